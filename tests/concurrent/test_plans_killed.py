@@ -74,10 +74,10 @@ def play(
     table = WrittenTable(storage, SystemClock(), OPTIONS).create(kind[0])
     for n in range(KEYS):
         table.write("BULK_INSERT", [row(f"k{n}", 1, "first", DAY)])
-    told = {**OPTIONS, SERVICES: kind[1]}
+    options = {**OPTIONS, SERVICES: kind[1]}
 
     def started(role: str) -> Process:
-        return crew.start_role(storage, role, told, seed=chance.randrange(2**32), client=client)
+        return crew.start_role(storage, role, options, seed=chance.randrange(2**32), client=client)
 
     everybody = [started(role) for role in ROLES]
     living = list(range(len(ROLES)))

@@ -511,8 +511,8 @@ def options_of(chance: random.Random) -> dict[str, str]:
 
 
 def opened(scene: Scene, chance: random.Random) -> WrittenTable:
-    told = {**OPTIONS, **options_of(chance)}
-    return WrittenTable(storage_for(scene.table), ManualClock(SystemClock().now_ms()), told)
+    options = {**OPTIONS, **options_of(chance)}
+    return WrittenTable(storage_for(scene.table), ManualClock(SystemClock().now_ms()), options)
 
 
 def read(table: WrittenTable, scene: Scene) -> None:
@@ -568,9 +568,9 @@ def service(name: str) -> Callable[[WrittenTable, Scene], None]:
 def expire(table: WrittenTable, scene: Scene) -> None:
     """By a policy that takes out whatever there is."""
     policy = '[{"spec": "*", "units": "DAYS", "value": 1}]'
-    told = {"hoodie.ttl.policies": policy, "hoodie.ttl.enabled": "true"}
+    options = {"hoodie.ttl.policies": policy, "hoodie.ttl.enabled": "true"}
     take_back_what_waits(table)
-    table.services({**told, **table.options}).run("ttl")
+    table.services({**options, **table.options}).run("ttl")
 
 
 def compaction(table: WrittenTable, scene: Scene) -> None:

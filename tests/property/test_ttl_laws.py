@@ -145,12 +145,12 @@ def test_the_young_stay_and_the_old_go(
     table_type: str, saved: list[dict[str, object]], rule: ConflictRule, course: list[Any]
 ) -> None:
     clock = ManualClock()
-    told = {
+    options = {
         "hoodie.ttl.enabled": "true",
         "hoodie.ttl.policies": json.dumps(saved),
         "hoodie.ttl.conflict.resolution.rule": rule.value,
     }
-    table = WrittenTable(options=NO_SERVICES, clock=clock).create(table_type, options=told)
+    table = WrittenTable(options=NO_SERVICES, clock=clock).create(table_type, options=options)
     history = TtlHistory(
         table, clock, parse_policies(json.dumps(saved)), rule, table_type == "MERGE_ON_READ"
     )

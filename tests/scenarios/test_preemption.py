@@ -461,7 +461,7 @@ def test_a_loop_reports_what_it_does_not_execute_and_does_not_sleep() -> None:
 
 
 def test_inline_services_leave_a_dead_plan_to_the_clean() -> None:
-    told = {
+    options = {
         **MULTI_WRITER,
         **ALWAYS_DUE,
         **CANCELLABLE_PLAN,
@@ -474,7 +474,7 @@ def test_inline_services_leave_a_dead_plan_to_the_clean() -> None:
     at = fixture.schedule()
     fixture.crash_executing(at)
     fixture.expire_heartbeats()
-    table = WrittenTable(fixture.storage, fixture.clock, told)
+    table = WrittenTable(fixture.storage, fixture.clock, options)
     done = table.upsert([row("new", day="2026-03-01")])
     reasons = [each.reason for each in done.services if isinstance(each, Skip)]
     assert any("executed once" in reason for reason in reasons)

@@ -203,7 +203,7 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "told"), BAD.values(), ids=list(BAD))
-def test_bad_settings(options: Mapping[str, str], told: str) -> None:
-    with pytest.raises(InvalidError, match=told):
+@pytest.mark.parametrize(("options", "message"), BAD.values(), ids=list(BAD))
+def test_bad_settings(options: Mapping[str, str], message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
         sync_settings(options)

@@ -179,8 +179,8 @@ def test_of_two_changes_at_once_both_are_there(order: list[int], table: WrittenT
 
 @pytest.mark.parametrize("provider", ["in_process", "file", "storage"])
 def test_any_lock_will_do(provider: str, table: WrittenTable) -> None:
-    told = {"hoodie.write.lock.provider": provider}
-    assert TableTtl.for_table(table.storage, told, table.clock).on().settings.enabled
+    options = {"hoodie.write.lock.provider": provider}
+    assert TableTtl.for_table(table.storage, options, table.clock).on().settings.enabled
 
 
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
@@ -208,7 +208,7 @@ def test_a_crash_while_saving_leaves_the_old_or_the_new_policies(
 
 
 def test_a_frame_without_columns_stores_checked_settings(table: WrittenTable) -> None:
-    told = {
+    options = {
         "hoodie.ttl.enable": "true",
         "hoodie.ttl.run.inline": "true",
         "hoodie.ttl.run.inline.trigger.strategy": "NUM_COMMITS",
@@ -216,7 +216,7 @@ def test_a_frame_without_columns_stores_checked_settings(table: WrittenTable) ->
         "hoodie.ttl.conflict.resolution.rule": "MIN_TTL",
     }
     table = replace(table, options={}, defaults={})
-    table.writer(told).store_settings()
+    table.writer(options).store_settings()
     shown = ttl_of(table).show().settings
     assert (shown.enabled, shown.trigger_value) == (True, 8)
     assert "hoodie.ttl.enable" not in stored(table)
@@ -225,12 +225,12 @@ def test_a_frame_without_columns_stores_checked_settings(table: WrittenTable) ->
 
 
 def test_settings_of_a_write_are_stored_with_the_table(table: WrittenTable) -> None:
-    told = {
+    options = {
         "hoodie.ttl.enable": "true",
         "hoodie.ttl.policies": json.dumps([YEAR]),
         "hoodie.partition.ttl.strategy.days.retain": "7",
     }
-    table.upsert([row("a")], told)
+    table.upsert([row("a")], options)
     assert stored(table) == {
         "hoodie.ttl.enabled": "true",
         "hoodie.ttl.policies": json.dumps([YEAR], separators=(",", ":")),
@@ -241,22 +241,22 @@ def test_settings_of_a_write_are_stored_with_the_table(table: WrittenTable) -> N
 
 
 def test_a_write_with_a_policy_that_matches_nothing_warns(table: WrittenTable) -> None:
-    told = {"hoodie.ttl.policies": json.dumps([YEAR, US])}
+    options = {"hoodie.ttl.policies": json.dumps([YEAR, US])}
     with pytest.warns(UserWarning, match=r"no partition of the table matches 'country=US/\*'"):
-        table.upsert([row("a")], told)
+        table.upsert([row("a")], options)
     assert len(ttl_of(table).show().policies) == 2
     # It was told once.
-    table.upsert([row("a", 2)], told)
+    table.upsert([row("a", 2)], options)
 
 
 def test_rows_of_a_table_without_keys_have_no_policy() -> None:
-    told = {"hoodie.ttl.policies": json.dumps([{**YEAR, "level": "RECORD"}])}
+    options = {"hoodie.ttl.policies": json.dumps([{**YEAR, "level": "RECORD"}])}
     nameless = WrittenTable(options=NO_SERVICES).create(key=(), ordering=())
     for act in (
-        lambda: nameless.write("INSERT", [row("a")], told),
-        lambda: nameless.writer(told).store_settings(),
+        lambda: nameless.write("INSERT", [row("a")], options),
+        lambda: nameless.writer(options).store_settings(),
         lambda: ttl_of(nameless).save({**YEAR, "level": "RECORD"}),
-        lambda: WrittenTable().create(key=(), ordering=(), options=told),
+        lambda: WrittenTable().create(key=(), ordering=(), options=options),
     ):
         with pytest.raises(InvalidError, match="without key fields"):
             act()
@@ -273,14 +273,14 @@ WRONG: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("told", WRONG.values(), ids=list(WRONG))
+@pytest.mark.parametrize("options", WRONG.values(), ids=list(WRONG))
 def test_a_write_with_wrong_settings_changes_nothing(
-    told: dict[str, str], table: WrittenTable
+    options: dict[str, str], table: WrittenTable
 ) -> None:
     table.upsert([row("a")])
     before = table.storage.files()  # type: ignore[attr-defined]
     with pytest.raises(InvalidError):
-        table.upsert([row("b")], told)
+        table.upsert([row("b")], options)
     assert table.storage.files() == before  # type: ignore[attr-defined]
 
 

@@ -429,25 +429,25 @@ def test_options_that_a_stream_does_not_take(
     options: dict[str, str], kind: type[LakewrightError], message: str
 ) -> None:
     table, _ = made(commits=1)
-    told = {"path": table.storage.root, **options}
+    settings = {"path": table.storage.root, **options}
     for opened in (
-        lambda: stream_schema(told, None),
-        lambda: stream_reader(told, T.StructType()),
+        lambda: stream_schema(settings, None),
+        lambda: stream_reader(settings, T.StructType()),
     ):
         with pytest.raises(kind, match=message):
             opened()
 
 
 def test_options_that_change_nothing() -> None:
-    told = {
+    options = {
         "hoodie.datasource.query.type": "incremental",
         "hoodie.datasource.read.streaming.table.version": "9",
         "hoodie.datasource.read.incr.skip_compact": "true",
         "hoodie.metadata.enable": "true",
         "path": "somewhere",
     }
-    assert stream_settings(told).table_version == 9
-    assert ignored_stream_options(told) == ["hoodie.metadata.enable"]
+    assert stream_settings(options).table_version == 9
+    assert ignored_stream_options(options) == ["hoodie.metadata.enable"]
 
 
 def test_a_stream_wants_a_path_and_meta_columns() -> None:

@@ -107,9 +107,9 @@ BAD: dict[str, tuple[Offsets, Bounds, str]] = {
 }
 
 
-@pytest.mark.parametrize(("after", "last", "told"), BAD.values(), ids=list(BAD))
-def test_a_checkpoint_does_not_fit(after: Offsets, last: Bounds, told: str) -> None:
-    with pytest.raises(InvalidError, match=told):
+@pytest.mark.parametrize(("after", "last", "message"), BAD.values(), ids=list(BAD))
+def test_a_checkpoint_does_not_fit(after: Offsets, last: Bounds, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
         next_range(after, {}, last, topic="t", from_latest=False, most=5)
 
 
@@ -276,12 +276,14 @@ FAILURES: dict[str, tuple[PySparkException, type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize(("error", "kind", "told"), FAILURES.values(), ids=list(FAILURES))
-def test_failures_are_reported(error: PySparkException, kind: type[Exception], told: str) -> None:
+@pytest.mark.parametrize(("error", "kind", "message"), FAILURES.values(), ids=list(FAILURES))
+def test_failures_are_reported(
+    error: PySparkException, kind: type[Exception], message: str
+) -> None:
     topic = topic_of(FakeReader(fails=error))
     asks: list[Callable[[], object]] = [topic.bounds, lambda: topic.rows(WANTED)]
     for ask in asks:
-        with pytest.raises(kind, match=told):
+        with pytest.raises(kind, match=message):
             ask()
 
 

@@ -121,8 +121,8 @@ def test_a_clean_and_what_archiving_moved_are_reported(heard: Heard) -> None:
     assert isinstance(done, lw.Commit)
     assert heard.last("clean.numFilesDeleted") == done.files > 0
     assert heard.total("clean.completed.counter") == 1
-    told = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
-    moved = table.services(told).run("archive")
+    options = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
+    moved = table.services(options).run("archive")
     assert isinstance(moved, lw.Commit)
     assert heard.last("archive.numInstantsArchived") == moved.files > 0
 
@@ -184,13 +184,13 @@ def test_a_port_that_is_taken_fails_no_commit(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(meter, "_warned", set())
     port = free_port()
     Prometheus("x").serve(port, "127.0.0.1")
-    told = {
+    options = {
         **ON,
         **NO_SERVICES,
         "hoodie.metrics.reporter.type": "PROMETHEUS",
         "hoodie.metrics.prometheus.port": str(port),
     }
-    table = WrittenTable(options=told).create()
+    table = WrittenTable(options=options).create()
     with pytest.warns(RuntimeWarning, match="not reported by PROMETHEUS"):
         table.upsert([row("a")])
     assert len(table.rows()) == 1
@@ -198,14 +198,14 @@ def test_a_port_that_is_taken_fails_no_commit(monkeypatch: pytest.MonkeyPatch) -
 
 def test_prometheus_is_served_and_written(tmp_path: Path) -> None:
     port, file = free_port(), tmp_path / "lake.prom"
-    told = {
+    options = {
         **ON,
         **NO_SERVICES,
         "hoodie.metrics.reporter.type": "prometheus",
         "hoodie.metrics.prometheus.port": str(port),
         "lakewright.metrics.prometheus.textfile": str(file),
     }
-    table = WrittenTable(options=told).create(name="trips")
+    table = WrittenTable(options=options).create(name="trips")
     table.upsert([row("a")])
     table.upsert([row("b")])
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
@@ -223,8 +223,8 @@ def test_prometheus_is_served_and_written(tmp_path: Path) -> None:
 
 def test_a_gateway_gets_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     pushed: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(Prometheus, "push", lambda self, *told: pushed.append((self, *told)))
-    told = {
+    monkeypatch.setattr(Prometheus, "push", lambda self, *told: pushed.append((self, *options)))
+    options = {
         **ON,
         **NO_SERVICES,
         "hoodie.metrics.reporter.type": "PROMETHEUS_PUSHGATEWAY",
@@ -232,7 +232,7 @@ def test_a_gateway_gets_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
         "hoodie.metrics.pushgateway.job.name": "rides",
         "hoodie.metrics.pushgateway.report.labels": "env:test",
     }
-    WrittenTable(options=told).create().upsert([row("a")])
+    WrittenTable(options=options).create().upsert([row("a")])
     held, *rest = pushed[-1]
     assert rest == ["gateway:9091", "rides", {"env": "test"}]
     assert (
@@ -264,8 +264,8 @@ def test_lines_of_several_processes_do_not_mix(tmp_path: Path) -> None:
 
 def test_json_lines_by_option(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    told = {**ON, **NO_SERVICES, "lakewright.metrics.jsonl.file": str(path)}
-    WrittenTable(options=told).create().upsert([row("a")])
+    options = {**ON, **NO_SERVICES, "lakewright.metrics.jsonl.file": str(path)}
+    WrittenTable(options=options).create().upsert([row("a")])
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     (found,) = [line for line in lines if line["name"] == "hudi.commit.totalRecordsWritten"]
     assert found["value"] == 1

@@ -83,7 +83,7 @@ def test_a_missing_package_is_reported_with_the_way_to_install_it(
 
 
 def test_hadoops_settings_are_options_of_storages_with_or_without_sparks_prefix() -> None:
-    told = {
+    options = {
         "dfs.nameservices": "lake",
         "spark.hadoop.dfs.replication": "2",
         "spark.hadoop.hadoop.security.authentication": "kerberos",
@@ -91,7 +91,7 @@ def test_hadoops_settings_are_options_of_storages_with_or_without_sparks_prefix(
         "spark.sql.shuffle.partitions": "2",
         "hoodie.table.name": "t",
     }
-    assert storage_options(told) == {
+    assert storage_options(options) == {
         "dfs.nameservices": "lake",
         "dfs.replication": "2",
         "hadoop.security.authentication": "kerberos",

@@ -49,8 +49,8 @@ def wait(
     clock: ManualClock | None = None,
     **more: Any,
 ) -> Any:
-    told = {"timeout": 10.0, "poll": 2.0, **more}
-    return wait_until_complete(table.storage, clock or ManualClock(), time, **told)
+    options = {"timeout": 10.0, "poll": 2.0, **more}
+    return wait_until_complete(table.storage, clock or ManualClock(), time, **options)
 
 
 def test_what_is_complete_is_not_waited_for() -> None:
@@ -244,11 +244,11 @@ BAD_FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("told", BAD_FUNCTIONS.values(), ids=list(BAD_FUNCTIONS))
-def test_a_bad_option_is_refused_before_anything_is_written(told: dict[str, str]) -> None:
+@pytest.mark.parametrize("options", BAD_FUNCTIONS.values(), ids=list(BAD_FUNCTIONS))
+def test_a_bad_option_is_refused_before_anything_is_written(options: dict[str, str]) -> None:
     table = tracked_table()
     with pytest.raises(InvalidError):
-        table.upsert([tracked_row("a", 10)], told)
+        table.upsert([tracked_row("a", 10)], options)
     assert len(load_snapshot(table.storage).timeline) == 0
 
 

@@ -119,9 +119,9 @@ def test_the_file_is_gone_when_a_signal_ends_the_server(
     browser.chmod(0o755)
     home = tmp_path / "temporary"
     home.mkdir()
-    told = {**os.environ, "BROWSER": str(browser), "TMPDIR": str(home)}
+    options = {**os.environ, "BROWSER": str(browser), "TMPDIR": str(home)}
     words = [*CLI_COMMAND, "ui", path, "--port", "0", "--json", "--open"]
-    with subprocess.Popen(words, env=told, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(words, env=options, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         token = json.loads(process.stdout.readline())["url"].partition("#token=")[2]
         wait_until((tmp_path / "told").exists)

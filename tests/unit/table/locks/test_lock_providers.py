@@ -203,15 +203,15 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize(("content", "told"), FOREIGN.values(), ids=list(FOREIGN))
+@pytest.mark.parametrize(("content", "message"), FOREIGN.values(), ids=list(FOREIGN))
 def test_a_lock_file_of_another_process_holds_the_lock(
-    content: bytes, told: str, memory: MemoryStorage, clock: ManualClock
+    content: bytes, message: str, memory: MemoryStorage, clock: ManualClock
 ) -> None:
     memory.create(LOCK, content)
     clock.advance(60 * 24 * MINUTE)
     with pytest.raises(UnavailableError) as refused:
         FileLock(memory, QUICK, clock).acquire()
-    assert told in str(refused.value.facts["holder"])
+    assert message in str(refused.value.facts["holder"])
     assert memory.files() == {LOCK: content}
 
 
