@@ -46,7 +46,7 @@ def plan_of(path: Path, action: str) -> str:
     return found.requested_at
 
 
-def test_a_plan_that_nobody_executes_is_cancelled(page: Page, rides: Path) -> None:
+def test_a_plan_without_an_executor_is_cancelled(page: Page, rides: Path) -> None:
     at = plan_of(rides, "clustering")
     (rides / HEARTBEATS / at).unlink()
     with showing(rides, allow_writes=True) as address:
@@ -149,7 +149,7 @@ def test_the_page_is_live_while_another_process_commits(page: Page, rides: Path)
         expect(live).to_have_text("Live")
 
 
-def test_a_heartbeat_that_stops_is_told_of(page: Page, rides: Path) -> None:
+def test_a_heartbeat_that_stops_is_reported(page: Page, rides: Path) -> None:
     at = plan_of(rides, "clustering")
     beat = rides / HEARTBEATS / at
     with showing(rides) as address:
@@ -163,13 +163,13 @@ def test_a_heartbeat_that_stops_is_told_of(page: Page, rides: Path) -> None:
         expect(page.locator("#tile-pending")).to_contain_text("expired heartbeat")
 
 
-def test_a_server_that_is_gone_is_told_of(page: Page, rides: Path) -> None:
+def test_a_server_that_is_gone_is_reported(page: Page, rides: Path) -> None:
     with showing(rides) as address:
         opened(page, address)
     expect(page.locator("#live")).to_have_text("No answer")
 
 
-def test_a_table_that_does_not_exist_is_told_of(page: Page, looking: str) -> None:
+def test_a_table_that_does_not_exist_is_reported(page: Page, looking: str) -> None:
     page.goto(looking)
     expect(page.locator("h1")).to_be_visible()
     page.goto(f"{looking.partition('#')[0]}#/7")

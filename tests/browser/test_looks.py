@@ -26,7 +26,7 @@ def offences(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_everybody_can_use_it(chromium: Browser, several: str, theme: str) -> None:
+def test_it_is_accessible(chromium: Browser, several: str, theme: str) -> None:
     context = chromium.new_context(
         viewport={"width": 1400, "height": 950},
         color_scheme="dark" if theme == "dark" else "light",

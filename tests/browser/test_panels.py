@@ -46,7 +46,7 @@ def test_the_start_page_lists_tables_and_leads_to_them(page: Page, several: str)
     expect(cards).to_have_count(3)
 
 
-def test_tiles_tell_the_table_in_short(table: Page) -> None:
+def test_tiles_summarize_the_table(table: Page) -> None:
     expect(table.locator("#tile-size strong")).to_contain_text("KB")
     expect(table.locator("#tile-debt")).to_contain_text(
         re.compile(r"\d+ log files in \d+ partitions")
@@ -68,7 +68,7 @@ def test_bars_by_kind_and_state(table: Page) -> None:
         expect(legend.get_by_text(word, exact=True)).to_be_visible()
 
 
-def test_a_bar_tells_itself_under_the_pointer_and_in_full_when_clicked(table: Page) -> None:
+def test_a_bar_shows_details_under_the_pointer_and_all_when_clicked(table: Page) -> None:
     bar = table.locator(".bar.k-compaction.completed").first
     bar.hover()
     expect(table.locator("#tip")).to_contain_text("Compaction")
@@ -227,7 +227,7 @@ def test_a_chosen_partition_shows_its_file_groups(table: Page) -> None:
     expect(groups).to_be_empty()
 
 
-def test_plans_show_who_lives_and_what_may_be_cancelled(table: Page) -> None:
+def test_plans_show_live_executions_and_what_may_be_cancelled(table: Page) -> None:
     plans = table.locator("#plans .plan")
     expect(plans).to_have_count(2)
     expect(plans.nth(0)).to_contain_text("not cancellable")
@@ -239,7 +239,7 @@ def test_plans_show_who_lives_and_what_may_be_cancelled(table: Page) -> None:
     expect(table.locator("#details")).to_contain_text("operations")
 
 
-def test_previews_tell_the_plan_or_the_reason(table: Page) -> None:
+def test_previews_show_the_plan_or_the_reason(table: Page) -> None:
     buttons = table.locator("[data-preview]")
     expect(buttons).to_have_count(6)
     for number in range(6):
@@ -251,7 +251,7 @@ def test_previews_tell_the_plan_or_the_reason(table: Page) -> None:
     expect(table.locator("#preview-clustering")).to_contain_text("which is being executed")
 
 
-def test_who_only_looks_has_no_buttons_that_write(table: Page) -> None:
+def test_a_read_only_page_has_no_buttons_that_write(table: Page) -> None:
     expect(table.locator("#services")).to_contain_text("--allow-writes")
     assert table.locator("[data-run], [data-cancel]").count() == 0
 

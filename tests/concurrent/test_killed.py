@@ -139,7 +139,7 @@ LOCKED = {
 @pytest.mark.parametrize("options", [SEVERAL], ids=["several writers"])
 @pytest.mark.parametrize("call", LOCKED.values(), ids=list(LOCKED))
 @each_kind
-def test_a_writer_killed_with_the_lock_in_its_hand(scene: Scene, call: str) -> None:
+def test_a_writer_killed_while_it_holds_the_lock(scene: Scene, call: str) -> None:
     table = scene.table("killed")
     before = table.rows()
     assert scene.run(table, Fate("SIGKILL", pattern=call)) == "SIGKILL"

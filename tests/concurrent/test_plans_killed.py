@@ -1,6 +1,6 @@
 """Processes that write, plan, execute, clean and cancel on one table, and are killed at random.
 
-Readers look all the time: rows that were told to be written are there, each key once.
+Readers check at any time: rows of reported commits are there, each key once.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def play(
     table = WrittenTable(storage, SystemClock(), OPTIONS).create(kind[0])
     for n in range(KEYS):
         table.write("BULK_INSERT", [row(f"k{n}", 1, "first", DAY)])
-    told = {**OPTIONS, SERVICES: kind[1]}
+    options = {**OPTIONS, SERVICES: kind[1]}
 
     def started(role: str) -> Process:
-        return crew.start_role(storage, role, told, seed=chance.randrange(2**32), client=client)
+        return crew.start_role(storage, role, options, seed=chance.randrange(2**32), client=client)
 
     everybody = [started(role) for role in ROLES]
     living = list(range(len(ROLES)))

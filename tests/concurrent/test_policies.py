@@ -39,7 +39,9 @@ def test_what_two_processes_save_at_once_is_all_there(crew: Crew, table: Written
     assert specs(table) == sorted(saved["a"] + saved["b"])
 
 
-def test_who_is_killed_leaves_the_old_policies_or_the_new(crew: Crew, table: WrittenTable) -> None:
+def test_a_killed_process_leaves_the_old_policies_or_the_new(
+    crew: Crew, table: WrittenTable
+) -> None:
     TableTtl.for_table(table.storage).save({"spec": "*", "units": "YEARS", "value": 1})
     seed = random.randrange(2**32)
     chance = random.Random(seed)

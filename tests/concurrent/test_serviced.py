@@ -1,4 +1,4 @@
-"""Writers whose services follow every few commits, in processes that also die: rows stay right."""
+"""Writers with inline services every few commits, in processes that also crash: rows stay right."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_lock_is_not_reentrant(new_lock: NewLock) -> None:
         pass
 
 
-def test_only_who_holds_a_lock_passes_its_check(new_lock: NewLock) -> None:
+def test_only_the_holder_of_a_lock_verifies_it(new_lock: NewLock) -> None:
     lock, other = new_lock(), new_lock()
     with pytest.raises(ConflictError):
         lock.verify()
@@ -132,7 +132,7 @@ def test_a_storage_that_does_not_answer_is_asked_again(
         pass
 
 
-def test_who_gives_up_while_storage_is_silent_leaves_no_lock_behind(
+def test_a_process_that_gives_up_on_a_silent_storage_leaves_no_lock(
     new_lock: NewLock, storage: UnreliableStorage, settings: LockSettings
 ) -> None:
     if settings.provider != "in_process":

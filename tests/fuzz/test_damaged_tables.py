@@ -70,7 +70,7 @@ def damageable(table: Path) -> list[Path]:
 
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("checked", [True, False], ids=["checksums", "bare"])
-def test_damage_is_told_or_does_not_matter(
+def test_damage_is_reported_or_harmless(
     name: str, checked: bool, golden: GoldenTables, tmp_path: Path
 ) -> None:
     """With checksum files no row is ever wrong; without them no error is ever foreign.

@@ -155,7 +155,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
         for path in kept.rglob("*"):
             os.utime(path, times=(path.stat().st_mtime - WEEK_S,) * 2)
 
-    table.upsert([row(f"{day} 9", 9, day=day) for day in DAYS], meanwhile=die)
+    table.upsert([row(f"{day} 9", 9, day=day) for day in DAYS], before_commit=die)
     shutil.copytree(kept, folder / "other", symlinks=True)
     for name in ("notes.txt", "other/keep.txt", "other/sub/deep/keep.txt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -511,8 +511,8 @@ def options_of(chance: random.Random) -> dict[str, str]:
 
 
 def opened(scene: Scene, chance: random.Random) -> WrittenTable:
-    told = {**OPTIONS, **options_of(chance)}
-    return WrittenTable(storage_for(scene.table), ManualClock(SystemClock().now_ms()), told)
+    options = {**OPTIONS, **options_of(chance)}
+    return WrittenTable(storage_for(scene.table), ManualClock(SystemClock().now_ms()), options)
 
 
 def read(table: WrittenTable, scene: Scene) -> None:
@@ -568,9 +568,9 @@ def service(name: str) -> Callable[[WrittenTable, Scene], None]:
 def expire(table: WrittenTable, scene: Scene) -> None:
     """By a policy that takes out whatever there is."""
     policy = '[{"spec": "*", "units": "DAYS", "value": 1}]'
-    told = {"hoodie.ttl.policies": policy, "hoodie.ttl.enabled": "true"}
+    options = {"hoodie.ttl.policies": policy, "hoodie.ttl.enabled": "true"}
     take_back_what_waits(table)
-    table.services({**told, **table.options}).run("ttl")
+    table.services({**options, **table.options}).run("ttl")
 
 
 def compaction(table: WrittenTable, scene: Scene) -> None:

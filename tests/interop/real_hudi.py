@@ -74,8 +74,8 @@ class RealHudi:
         columns: Sequence[str] = (),
     ) -> list[Row]:
         """The rows of a table, with Hudi's own columns, or with some expressions instead."""
-        told = {**_SMALL_BUFFERS, **(options or {})}
-        return self._ask(read=str(path), options=told, columns=list(columns))
+        settings = {**_SMALL_BUFFERS, **(options or {})}
+        return self._ask(read=str(path), options=settings, columns=list(columns))
 
     def read_all(self, path: str | Path, options: Iterable[Mapping[str, str]]) -> list[list[Row]]:
         """The rows of a table, once for each set of options."""
@@ -92,8 +92,8 @@ class RealHudi:
         mode: str = "append",
     ) -> None:
         """Write rows, given as JSON would have them, in the types of a DDL schema."""
-        told = {**_QUICK, **options}
-        self._ask(write=str(path), rows=list(rows), schema=schema, options=told, mode=mode)
+        settings = {**_QUICK, **options}
+        self._ask(write=str(path), rows=list(rows), schema=schema, options=settings, mode=mode)
 
     def _ask(self, **request: object) -> list[Row]:
         answer = send_request(self.process, request)

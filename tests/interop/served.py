@@ -105,8 +105,8 @@ class ServedTable(SharedTable):
 
     def _told(self, options: Options) -> str:
         """Options as procedures take them."""
-        told = {"hoodie.metadata.enable": self._metadata, **options}
-        return "options => '{}'".format(",".join(f"{k}={v}" for k, v in told.items()))
+        settings = {"hoodie.metadata.enable": self._metadata, **options}
+        return "options => '{}'".format(",".join(f"{k}={v}" for k, v in settings.items()))
 
     def plan_at(self, instant: str, service: str) -> CompactionPlan | ClusteringPlan:
         plan = self.snapshot.plan_of(instant, service)

@@ -1,4 +1,4 @@
-"""Change data between us and real Hudi: both tell the same of tables that either of us wrote."""
+"""Change data of tables that we or real Hudi wrote: both read the same."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ KINDS = some(list(product((COW, MOR), MODES)), 0, 2, 4)
 
 
 @pytest.mark.parametrize(("table_type", "mode"), KINDS)
-def test_real_hudi_tells_what_we_did(
+def test_real_hudi_shows_what_we_did(
     table_type: str, mode: str, real_hudi: RealHudi, tmp_path: Path
 ) -> None:
     table = Captured(real_hudi, tmp_path / "captured", table_type, mode)
@@ -176,7 +176,7 @@ def test_real_hudi_tells_what_we_did(
 @pytest.mark.parametrize(
     ("table_type", "mode"), some([(COW, MODES[0]), (COW, MODES[2]), (MOR, MODES[2])], 0, 2)
 )
-def test_we_tell_what_real_hudi_did(
+def test_we_show_what_real_hudi_did(
     table_type: str, mode: str, real_hudi: RealHudi, tmp_path: Path
 ) -> None:
     table = Captured(real_hudi, tmp_path / "captured", table_type, mode)
@@ -208,7 +208,7 @@ FULL = {
 }
 
 
-def test_real_hudi_tells_rows_of_every_type(real_hudi: RealHudi, tmp_path: Path) -> None:
+def test_real_hudi_reads_change_rows_of_every_type(real_hudi: RealHudi, tmp_path: Path) -> None:
     table = Captured(real_hudi, tmp_path / "captured", COW, MODES[2])
     table.create()
     for rows in ([{**row("a"), **FULL}, row("b")], [row("a", 2), {**row("b", 2), **FULL}]):
@@ -230,7 +230,7 @@ def in_our_form(text: str) -> Row:
     return found
 
 
-def test_we_tell_what_real_hudi_did_and_does_not_tell(real_hudi: RealHudi, tmp_path: Path) -> None:
+def test_we_show_what_real_hudi_did_and_does_not_show(real_hudi: RealHudi, tmp_path: Path) -> None:
     table = Captured(real_hudi, tmp_path / "captured", COW, MODES[2])
     for operation in ("UPSERT", "INSERT"):
         table.write_by_them(operation, [row(operation)], small_files="1000000")

@@ -1,4 +1,4 @@
-"""The judges themselves: before they judge us, they must be who they say they are."""
+"""The judges themselves: real Hudi and the S3 gateway behave as the other tests assume."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_real_hudi_writes_updates_and_reads_a_table(real_hudi: RealHudi, tmp_pat
     )
 
 
-def test_what_real_hudi_refuses_is_told(real_hudi: RealHudi, tmp_path: Path) -> None:
+def test_an_error_of_real_hudi_is_raised(real_hudi: RealHudi, tmp_path: Path) -> None:
     with pytest.raises(RealHudiError, match="nowhere"):
         real_hudi.read(tmp_path / "nowhere")
     assert real_hudi.sql("SELECT 1 AS one") == [{"one": 1}]

@@ -1,4 +1,4 @@
-"""Compactions by event time, judged by real Hudi and hudi-rs: nobody is told anything else."""
+"""Compactions by event time, judged by real Hudi and hudi-rs: no query changes."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def has_base_and_log(table: TimedTable, instant: str) -> bool:
 
 
 @with_logs
-def test_a_whole_compaction_is_right_for_all_and_can_be_taken_back(make: Make, kind: Kind) -> None:
+def test_a_full_compaction_is_right_for_all_and_can_be_rolled_back(make: Make, kind: Kind) -> None:
     begun = make(kind)
     table = begun.table
     planned = table.plan(50)

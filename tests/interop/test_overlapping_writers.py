@@ -35,8 +35,8 @@ def overlapping(table: WrittenTable, depth: int = 0) -> None:
     day = f"day{depth}"
     first = [row("a", 1, f"first of {depth}", day), row("b", 1, f"first of {depth}", day)]
     again = [row("b", 2, f"again of {depth}", day), row("c", 2, f"again of {depth}", day)]
-    table.upsert(first, meanwhile=lambda: overlapping(table, depth + 1) if depth < 2 else None)
-    table.upsert(again, meanwhile=lambda: overlapping(table, 3) if depth == 0 else None)
+    table.upsert(first, before_commit=lambda: overlapping(table, depth + 1) if depth < 2 else None)
+    table.upsert(again, before_commit=lambda: overlapping(table, 3) if depth == 0 else None)
 
 
 def hudi_rs_rows(path: Path, since: str, until: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Writes of real Hudi taken back by us: it reads what was there before, and writes on."""
+"""Writes of real Hudi that we roll back: it reads what was there before, and continues to write."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_real_hudi_sees_replaced_rows_again(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize("kind", ["MERGE_ON_READ"])
-def test_real_hudi_reads_and_compacts_anew_after_its_compaction_is_taken_back(
+def test_real_hudi_reads_and_compacts_anew_after_its_compaction_is_rolled_back(
     shared: Shared,
 ) -> None:
     shared.compact()

@@ -175,7 +175,7 @@ class Overtaken(ArrowRows):
 
 
 @of(0)
-def test_what_real_hudi_wrote_meanwhile_is_not_lost(shared: Shared) -> None:
+def test_a_concurrent_write_of_real_hudi_is_not_lost(shared: Shared) -> None:
     theirs = [{"id": "ours0", "ts": 5, "p": "ours"}, {"id": "ours1", "ts": 1, "p": "ours"}]
     rows = Overtaken(shared, rows_of("ours", 2), theirs)
     retries = {"hoodie.write.num.retries.on.conflict.failures": "1"}

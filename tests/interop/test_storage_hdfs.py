@@ -189,8 +189,8 @@ def test_settings_of_a_nameservice_lead_to_the_same_files(
 
 
 def test_new_files_are_as_hadoops_settings_say(hdfs: HdfsServer, storage: HdfsStorage) -> None:
-    told = {"dfs.replication": "1", "fs.permissions.umask-mode": "027"}
-    HdfsStorage.at(storage.root, told).create("mine", b"1")
+    options = {"dfs.replication": "1", "fs.permissions.umask-mode": "027"}
+    HdfsStorage.at(storage.root, options).create("mine", b"1")
     storage.create("usual", b"1")
     client = storage._client
     mine, usual = (

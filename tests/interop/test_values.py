@@ -1,4 +1,4 @@
-"""Values that real Hudi cannot tell apart, changes or refuses: what we refuse, and why."""
+"""Values that real Hudi confuses, changes or refuses: what we refuse, and why."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Changes that are applied one after the other, to nothing at first, make the table.
 
 Every change must fit what is there: the row before it, no row, or any. Writers overlap and complete
-out of order, readers come in between, and services move, clean and archive meanwhile.
+out of order, readers come in between, and services compact, cluster, clean and archive
+concurrently.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Write:
     operation: str
     keys: frozenset[str]
     lateness: int
-    meanwhile: tuple[object, ...] = ()
+    concurrent: tuple[object, ...] = ()
 
 
 def steps(inner: st.SearchStrategy[object] | None = None) -> st.SearchStrategy[object]:
@@ -147,7 +148,7 @@ class Play:
             self.table.write(
                 step.operation,
                 rows,
-                meanwhile=lambda: self.do_all(step.meanwhile, depth + 1),
+                before_commit=lambda: self.do_all(step.concurrent, depth + 1),
             )
 
     @property

@@ -1,6 +1,7 @@
 """Any chain of ranges, reduced to the last version of each key, is the table.
 
-Writers overlap, readers come in between, and services move, clean and archive meanwhile.
+Writers overlap, readers come in between, and services compact, cluster, clean and archive
+concurrently.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Write:
 
     keys: frozenset[str]
     lateness: int
-    meanwhile: tuple[object, ...] = ()
+    concurrent: tuple[object, ...] = ()
 
 
 def steps(inner: st.SearchStrategy[object] | None = None) -> st.SearchStrategy[object]:
@@ -81,7 +82,7 @@ class Play:
 
     def do(self, step: object, depth: int = 0) -> None:
         match step:
-            case Write(keys, lateness, meanwhile):
+            case Write(keys, lateness, concurrent):
                 self.number += 1
                 ts = self.number - lateness
                 day = "shared" if self.kind.shared else f"day{depth}"
@@ -89,7 +90,9 @@ class Play:
                 rows = [row(key, ts * 1000 + self.number, f"#{self.number}", day) for key in keys]
                 # A clustering that was quicker makes the writer of the same files give way.
                 with suppress(ConflictError):
-                    self.table.upsert(rows, meanwhile=lambda: self.do_all(meanwhile, depth + 1))
+                    self.table.upsert(
+                        rows, before_commit=lambda: self.do_all(concurrent, depth + 1)
+                    )
             case "read":
                 self.read()
             case str(service) if service in self.kind.services:

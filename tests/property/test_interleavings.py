@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 from hypothesis import example, given
@@ -23,8 +23,9 @@ from lakewright.storage.base import Storage
 from lakewright.table.options import Concurrency
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Transaction
-from lakewright.testing.storage import CountingStorage, Crash
-from support.concurrency import take_turns
+from lakewright.testing.storage import Crash
+from support.concurrency import run_interleaved
+from support.faults import MortalStorage
 from support.tables import TIMELINE, begin_action
 from support.transactions import TransactionFixture, orphan_files, write_data_file, write_files
 
@@ -36,31 +37,11 @@ EXPIRES_MS = 120_000
 CHANGES = {"create", "replace", "replace_if", "delete", "delete_many", "delete_folder"}
 
 
-class Mortal(CountingStorage):
-    """What one process sees of the storage; it dies after `left` more changes, if that is set."""
-
-    def __init__(self, inner: Storage) -> None:
-        super().__init__(inner)
-        self.left: int | None = None
-        self.dead = self.buried = False
-
-    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
-        if self.dead:
-            kind = UnavailableError if self.buried else Crash
-            raise kind("this process is dead")
-        if self.left is not None and method.__name__ in CHANGES:
-            if self.left == 0:
-                self.dead = True
-                raise Crash(method.__name__)
-            self.left -= 1
-        return super()._call(method, *arguments)
-
-
 @dataclass
 class Process:
     """One writer: at most one transaction at a time, and what it has written in it."""
 
-    storage: Mortal
+    storage: MortalStorage
     transaction: Transaction | None = None
     stats: list[WriteStat] = field(default_factory=list)
     beat_at: int = 0
@@ -97,7 +78,7 @@ class Play:
         self.done: dict[str, Done] = {}
 
     def new_process(self) -> Process:
-        return Process(Mortal(self.world.storage))
+        return Process(MortalStorage(self.world.storage))
 
     def options(self) -> Mapping[str, str]:
         return {
@@ -165,7 +146,7 @@ class Play:
         raise Crash
 
     def doom(self, process: Process, group: str, amount: int) -> None:
-        process.storage.left = amount
+        process.storage.changes_left = amount
 
     def beat(self, process: Process, group: str, amount: int) -> None:
         heartbeat = process.transaction and process.transaction._heartbeat
@@ -179,7 +160,7 @@ class Play:
 
     def bury(self, process: Process) -> None:
         """End a process, with its threads, and start another in its place."""
-        process.storage.dead = process.storage.buried = True
+        process.storage.dead = process.storage.unreachable = True
         if process.transaction is not None:
             # This ends the threads; the storage of the dead does not answer.
             with suppress(UnavailableError, InvalidError):
@@ -265,7 +246,7 @@ class Play:
         expected = sorted(path for paths in self.completed().values() for path in paths)
         assert sorted(f.path for f in self.world.storage.list_tree(PARTITION)) == expected
         # One that died at once after completing may have left its markers, which mean nothing.
-        self.world.left_in_the_end()
+        self.world.leftovers_after_expiry()
         marked = {f.path.split("/")[2] for f in self.world.storage.list_tree(".hoodie/.temp")}
         assert marked <= self.done.keys()
         self.check_conflicts()
@@ -340,7 +321,7 @@ class Pair:
         self.world = TransactionFixture()
         self.told: dict[str, bool] = {}
         self.seen: dict[str, set[str]] = {}
-        take_turns(self.world.storage, [self.work, self.work], order)
+        run_interleaved(self.world.storage, [self.work, self.work], order)
 
     def work(self, storage: Storage) -> None:
         with (

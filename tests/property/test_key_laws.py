@@ -70,7 +70,7 @@ def test_a_float_is_read_back_from_its_text(value: float) -> None:
 
 
 @given(NAMES, st.data())
-def test_a_record_key_tells_its_values(names: list[str], data: st.DataObject) -> None:
+def test_a_record_key_contains_its_values(names: list[str], data: st.DataObject) -> None:
     values = data.draw(st.tuples(*(st.none() | TAME for _ in names)).filter(any))
     rows = pa.table({n: pa.array([v], pa.string()) for n, v in zip(names, values, strict=True)})
     (key,) = record_keys(rows, KeyRule(tuple(names), names_fields=True)).to_pylist()
@@ -102,7 +102,7 @@ def test_escaping_is_undone_and_leaves_a_single_folder(text: str) -> None:
 
 
 @given(NAMES, st.booleans(), st.data())
-def test_a_partition_path_tells_its_values(
+def test_a_partition_path_contains_its_values(
     names: list[str], hive_style: bool, data: st.DataObject
 ) -> None:
     folders = TEXT.filter(lambda text: text != DEFAULT_PARTITION)

@@ -1,7 +1,7 @@
 """No strategy, filter, budget or pending plan makes a log file wait for ever.
 
 Whatever was scheduled, executed or left before: once nothing filters any more, a few rounds compact
-every log file, although nobody writes to its partition again.
+every log file, without another write to its partition.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The scenarios of guarded and cancellable plans, in every order of calls that was played.
+"""The scenarios of guarded and cancellable plans, under many schedules of storage calls.
 
-Two processes: orders with at most three switches, of which a check plays three dozen and a soak run
-ten thousand of each scenario. Three and four processes: orders by chance. A failure prints what
-it was played with; `LAKEWRIGHT_PLAY=<seed>` plays that alone.
+Two processes: orders with at most three switches, a few of each scenario in a check and thousands
+in a soak run. Three and four processes: random orders. A failure prints its seed;
+`LAKEWRIGHT_PLAY=<seed>` runs that one alone.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from support.plan_schedules import (
 from support.soak import sized
 
 UPSERT_TS = 9
-EACH = int(os.environ.get("LAKEWRIGHT_PLAYS", sized(5, 3_400)))
-"""How many orders are played of each scenario and each of the three services."""
+SCHEDULES = int(os.environ.get("LAKEWRIGHT_PLAYS", sized(5, 3_400)))
+"""How many schedules run of each scenario and each of the three services."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Who does what to the plan, and what may become of it.
+    """What processes do to a plan, and how it may end.
 
-    `first` brings the plan to where the scenario begins: the first actor alone.
+    With `begun`, the first process has the plan inflight when the others start.
     """
 
     cancellable: bool
-    actors: tuple[str, ...]
+    processes: tuple[str, ...]
     expect: Callable[[Ended], None]
     dead: bool = False
     begun: bool = False
@@ -68,48 +68,50 @@ class Scenario:
 
 @dataclass
 class Ended:
-    """A play that is over."""
+    """A schedule whose processes have all ended."""
 
-    setting: PlannedTable
-    stage: ProcessScheduler
-    script: str
+    planned: PlannedTable
+    scheduler: ProcessScheduler
+    schedule: str
     done: list[Commit] = field(default_factory=list)
     failed: list[BaseException] = field(default_factory=list)
 
     @property
     def executors(self) -> list[ScheduledProcess]:
-        """Those who came to an end, of whatever kind."""
-        mine = [actor for actor in self.stage.actors if actor.name.startswith("execute")]
-        return [actor for actor in mine if not actor.is_dead]
+        """The executions that did not crash."""
+        mine = [
+            process for process in self.scheduler.processes if process.name.startswith("execute")
+        ]
+        return [process for process in mine if not process.is_dead]
 
     @property
     def completed(self) -> Instant | None:
         """The result of the plan, if there is one."""
-        found = load_snapshot(self.stage.storage).timeline.completed()
-        return next((i for i in found if i.requested_at == self.setting.at), None)
+        found = load_snapshot(self.scheduler.storage).timeline.completed()
+        return next((i for i in found if i.requested_at == self.planned.at), None)
 
     @property
     def is_planned(self) -> bool:
-        """Whether the plan is still there."""
-        found = load_snapshot(self.stage.storage).timeline.pending()
-        return any(i.requested_at == self.setting.at for i in found)
+        """Whether the plan is still pending."""
+        found = load_snapshot(self.scheduler.storage).timeline.pending()
+        return any(i.requested_at == self.planned.at for i in found)
 
 
 def results_agree(ended: Ended) -> None:
-    """Whoever says that the plan was executed tells of the one result there is."""
-    done = [actor.result for actor in ended.executors if actor.error is None]
+    """All executions that report a commit report the same one."""
+    done = [process.result for process in ended.executors if process.error is None]
     assert all(isinstance(each, Commit) for each in done)
     if done:
         assert ended.completed is not None
         assert {each.completed_at for each in done} == {ended.completed.completed_at}
-    for actor in ended.executors:
-        # Who stood still with the lock in hand keeps others waiting, until they give up.
-        told = (ConflictError, InvalidError, UnavailableError)
-        assert actor.error is None or isinstance(actor.error, told)
+    for process in ended.executors:
+        # A process that freezes with the lock blocks others until they give up.
+        expected = (ConflictError, InvalidError, UnavailableError)
+        assert process.error is None or isinstance(process.error, expected)
 
 
 def one_completes(ended: Ended) -> None:
-    """With everybody alive the first one completes it."""
+    """If no process crashes, the plan completes."""
     results_agree(ended)
     assert ended.completed is not None
 
@@ -119,30 +121,30 @@ def completes_or_stays(ended: Ended) -> None:
     assert ended.completed is not None or ended.is_planned
 
 
-def nobody_completes(ended: Ended) -> None:
+def none_completes(ended: Ended) -> None:
     results_agree(ended)
     assert ended.completed is None
-    assert all(actor.error is not None for actor in ended.executors)
+    assert all(process.error is not None for process in ended.executors)
 
 
-def completes_or_goes(ended: Ended) -> None:
-    """Nobody is left in the middle: it has completed, or was rolled back with its plan."""
+def completes_or_is_rolled_back(ended: Ended) -> None:
+    """The plan has completed, or was rolled back."""
     results_agree(ended)
-    assert (ended.completed is not None) != (not _is_gone(ended))
+    assert (ended.completed is not None) != (not _is_rolled_back(ended))
 
 
-def _is_gone(ended: Ended) -> bool:
+def _is_rolled_back(ended: Ended) -> bool:
     return ended.completed is None and not ended.is_planned
 
 
 def clean_leaves_it(ended: Ended) -> None:
-    """A clean does not touch a plan that is young, or at work."""
+    """A clean does not touch a plan that is young or being executed."""
     one_completes(ended)
 
 
 def clean_or_execution(ended: Ended) -> None:
     results_agree(ended)
-    assert ended.completed is not None or _is_gone(ended)
+    assert ended.completed is not None or _is_rolled_back(ended)
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -158,7 +160,7 @@ SCENARIOS: dict[str, Scenario] = {
         True, ("execute", "execute"), one_completes, begun=True
     ),
     "mutable C: one had begun and died": Scenario(
-        True, ("execute", "execute"), nobody_completes, dead=True
+        True, ("execute", "execute"), none_completes, dead=True
     ),
     "mutable D: one executes, one cleans, the plan is young": Scenario(
         True, ("execute", "clean"), clean_leaves_it
@@ -178,74 +180,82 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-def works(setting: PlannedTable, kinds: Sequence[str], delay: str) -> list[tuple[str, Work]]:
+def works(planned: PlannedTable, kinds: Sequence[str], delay: str) -> list[tuple[str, Work]]:
     made: dict[str, Callable[[], Work]] = {
-        "execute": lambda: executing(setting),
+        "execute": lambda: executing(planned),
         "clean": lambda: cleaning(**{ROLLBACK_DELAY: delay}),
         "upsert": lambda: upserting(UPSERT_TS),
-        "cancel": lambda: cancelling(setting),
+        "cancel": lambda: cancelling(planned),
     }
     return [(f"{kind}-{number}", made[kind]()) for number, kind in enumerate(kinds)]
 
 
-def play(
-    scenario: Scenario, setting: PlannedTable, kinds: Sequence[str], script: Schedule, told: str
+def run_schedule(
+    scenario: Scenario, planned: PlannedTable, kinds: Sequence[str], schedule: Schedule, label: str
 ) -> Ended:
-    with scheduled_processes(setting.files, setting.now_ms, setting.age_ms) as stage:
-        check = Invariants(stage, setting, (setting.rows,))
-        for name, work in works(setting, kinds, scenario.delay):
-            actor = stage.enter(name, work)
-            while scenario.begun and len(stage.actors) == 1 and not _is_inflight(stage, setting):
-                stage.mover = actor
-                actor.step()
+    with scheduled_processes(planned.files, planned.now_ms, planned.age_ms) as scheduler:
+        check = Invariants(scheduler, planned, (planned.rows,))
+        for name, work in works(planned, kinds, scenario.delay):
+            process = scheduler.start(name, work)
+            while (
+                scenario.begun
+                and len(scheduler.processes) == 1
+                and not _is_inflight(scheduler, planned)
+            ):
+                scheduler.last_stepped = process
+                process.step()
                 check()
         try:
-            stage.play(script, check)
-            ended = Ended(setting, stage, told)
+            scheduler.run(schedule, check)
+            ended = Ended(planned, scheduler, label)
             scenario.expect(ended)
-            _afterwards(ended)
+            _check_after_clean(ended)
         except AssertionError as error:
-            error.add_note(f"played with {told}; the last calls: {stage.log[-12:]}")
+            error.add_note(f"scheduled by {label}; the last calls: {scheduler.log[-12:]}")
             raise
         return ended
 
 
-def _is_inflight(stage: ProcessScheduler, setting: PlannedTable) -> bool:
-    pending = load_snapshot(stage.storage).timeline.pending()
-    return any(i.requested_at == setting.at and i.state is State.INFLIGHT for i in pending)
+def _is_inflight(scheduler: ProcessScheduler, planned: PlannedTable) -> bool:
+    pending = load_snapshot(scheduler.storage).timeline.pending()
+    return any(i.requested_at == planned.at and i.state is State.INFLIGHT for i in pending)
 
 
-def _afterwards(ended: Ended, rows: Rows | None = None, or_one_of: tuple[Rows, ...] = ()) -> None:
-    """A clean an hour later puts everything right: no file of a plan that is gone is left."""
-    ended.stage.now.advance(3_600_000)
-    table = table_at(ended.stage.storage, ended.stage.now, **{ROLLBACK_DELAY: "0"})
+def _check_after_clean(
+    ended: Ended, rows: Rows | None = None, or_one_of: tuple[Rows, ...] = ()
+) -> None:
+    """A clean an hour later leaves no file of a plan that was rolled back."""
+    ended.scheduler.now.advance(3_600_000)
+    table = table_at(ended.scheduler.storage, ended.scheduler.now, **{ROLLBACK_DELAY: "0"})
     table.services().run("clean")
-    if ended.setting.cancellable and ended.completed is None:
+    if ended.planned.cancellable and ended.completed is None:
         assert not ended.is_planned
-        left = [f.path for f in ended.stage.storage.list_tree("") if ended.setting.at in f.name]
+        left = [f.path for f in ended.scheduler.storage.list_tree("") if ended.planned.at in f.name]
         assert not [p for p in left if ".rollback" not in p and not p.startswith(TEMPORARY)], left
-    found = read_rows(ended.stage.storage)
-    died = any(actor.is_dead or actor.error for actor in ended.stage.actors)
-    # Who died may have written before that, and told nobody.
-    assert found == (rows or ended.setting.rows) or (died and found in or_one_of)
+    found = read_rows(ended.scheduler.storage)
+    died = any(process.is_dead or process.error for process in ended.scheduler.processes)
+    # A process that crashed may have committed before.
+    assert found == (rows or ended.planned.rows) or (died and found in or_one_of)
 
 
 @pytest.mark.parametrize("service", list(SERVICE_OPTIONS))
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
-def test_two_take_turns(scenario: Scenario, service: str) -> None:
-    setting = planned_table(service, cancellable=scenario.cancellable, dead=scenario.dead)
-    calls = _calls_alone(scenario, setting)
-    chance = random.Random(f"{service} {scenario.actors}")
-    for turns in sorted(some_switches(calls, EACH, chance)):
-        play(scenario, setting, scenario.actors, with_switches(turns), f"turns {turns}")
+def test_two_processes_in_any_order_of_calls(scenario: Scenario, service: str) -> None:
+    planned = planned_table(service, cancellable=scenario.cancellable, dead=scenario.dead)
+    calls = _calls_alone(scenario, planned)
+    chance = random.Random(f"{service} {scenario.processes}")
+    for turns in sorted(some_switches(calls, SCHEDULES, chance)):
+        run_schedule(scenario, planned, scenario.processes, with_switches(turns), f"turns {turns}")
 
 
-def _calls_alone(scenario: Scenario, setting: PlannedTable) -> tuple[int, int]:
-    """How many calls each makes if the other comes after it."""
+def _calls_alone(scenario: Scenario, planned: PlannedTable) -> tuple[int, int]:
+    """How many calls each process makes if the other follows it."""
     found = []
     for first in (0, 1):
-        ended = play(scenario, setting, scenario.actors, with_switches([(first, 10**6)]), "alone")
-        found.append(ended.stage.actors[first].steps)
+        ended = run_schedule(
+            scenario, planned, scenario.processes, with_switches([(first, 10**6)]), "alone"
+        )
+        found.append(ended.scheduler.processes[first].steps)
     return found[0], found[1]
 
 
@@ -257,89 +267,91 @@ KINDS = {
 
 @pytest.mark.parametrize("cancellable", [True, False], ids=["mutable", "immutable"])
 @pytest.mark.parametrize("service", list(SERVICE_OPTIONS))
-def test_three_or_four_in_any_order(service: str, cancellable: bool) -> None:
-    """Some of whom die, or stand still until others take them for dead."""
+def test_three_or_four_processes_in_any_order_of_calls(service: str, cancellable: bool) -> None:
+    """Some crash, or freeze until their heartbeat has expired."""
     only = os.environ.get("LAKEWRIGHT_PLAY")
-    seeds = [int(only)] if only else range(EACH)
+    seeds = [int(only)] if only else range(SCHEDULES)
     for seed in seeds:
         chance = random.Random(seed)
         kinds = [chance.choice(KINDS[cancellable]) for _ in range(chance.choice((3, 4)))]
         if kinds.count("upsert") > 1:
             continue
-        setting = planned_table(service, cancellable=cancellable, dead=chance.random() < 0.2)
-        play_by_chance(setting, kinds, chance, f"LAKEWRIGHT_PLAY={seed}: {kinds}")
+        planned = planned_table(service, cancellable=cancellable, dead=chance.random() < 0.2)
+        run_at_random(planned, kinds, chance, f"LAKEWRIGHT_PLAY={seed}: {kinds}")
 
 
 SKEWS_MS = (-120_000, 0, 0, 120_000)
 
 
-# What could not be tidied up is told so.
+# A process warns of files that it could not delete.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("cancellable", [True, False], ids=["mutable", "immutable"])
 @pytest.mark.parametrize("service", list(SERVICE_OPTIONS))
-def test_with_clocks_that_are_off_and_storage_that_fails(service: str, cancellable: bool) -> None:
-    """Work may be lost then, and rows never are."""
+def test_processes_with_clock_skew_and_storage_faults(service: str, cancellable: bool) -> None:
+    """Executions may be lost, rows never."""
     only = os.environ.get("LAKEWRIGHT_PLAY")
-    for seed in [int(only)] if only else range(EACH):
+    for seed in [int(only)] if only else range(SCHEDULES):
         chance = random.Random(seed)
         kinds = ["execute", chance.choice(KINDS[cancellable]), "clean"]
-        setting = planned_table(service, cancellable=cancellable, dead=chance.random() < 0.2)
-        told = f"LAKEWRIGHT_PLAY={seed}: {kinds}"
-        play_by_chance(setting, kinds, chance, told, in_bad_weather=True)
+        planned = planned_table(service, cancellable=cancellable, dead=chance.random() < 0.2)
+        label = f"LAKEWRIGHT_PLAY={seed}: {kinds}"
+        run_at_random(planned, kinds, chance, label, with_faults=True)
 
 
-def _spoil(stage: ProcessScheduler, chance: random.Random) -> None:
-    """Set clocks wrong, or cut processes off from the storage for a while."""
-    for actor in stage.actors:
-        actor.clock.off_ms = chance.choice(SKEWS_MS)
+def _inject_faults(scheduler: ProcessScheduler, chance: random.Random) -> None:
+    """Skew clocks, and cut processes off from the storage for a while."""
+    for process in scheduler.processes:
+        process.clock.skew_ms = chance.choice(SKEWS_MS)
         if chance.random() < 0.5:
             first = chance.randrange(60)
-            actor.cut_off = range(first, first + chance.randrange(1, 20))
+            process.cut_off = range(first, first + chance.randrange(1, 20))
 
 
-def play_by_chance(
-    setting: PlannedTable,
+def run_at_random(
+    planned: PlannedTable,
     kinds: list[str],
     chance: random.Random,
-    told: str,
+    label: str,
     *,
-    in_bad_weather: bool = False,
+    with_faults: bool = False,
 ) -> None:
-    written = after_upsert(setting.rows, UPSERT_TS)
-    scenario = Scenario(setting.cancellable, tuple(kinds), results_agree, delay=chance.choice("06"))
-    with scheduled_processes(setting.files, setting.now_ms, setting.age_ms) as stage:
-        check = Invariants(stage, setting, (setting.rows, written), not in_bad_weather)
-        for name, work in works(setting, kinds, scenario.delay):
-            stage.enter(name, work)
-        if in_bad_weather:
-            _spoil(stage, chance)
-        for actor in stage.actors:
-            actor.dies_at = chance.randrange(1, 80) if chance.random() < 0.2 else None
+    written = after_upsert(planned.rows, UPSERT_TS)
+    scenario = Scenario(planned.cancellable, tuple(kinds), results_agree, delay=chance.choice("06"))
+    with scheduled_processes(planned.files, planned.now_ms, planned.age_ms) as scheduler:
+        check = Invariants(scheduler, planned, (planned.rows, written), not with_faults)
+        for name, work in works(planned, kinds, scenario.delay):
+            scheduler.start(name, work)
+        if with_faults:
+            _inject_faults(scheduler, chance)
+        for process in scheduler.processes:
+            process.dies_at = chance.randrange(1, 80) if chance.random() < 0.2 else None
         try:
-            stage.play(at_random(chance, freezes=chance.choice((0, 0, 0.01))), check)
-            ended = Ended(setting, stage, told)
+            scheduler.run(at_random(chance, freezes=chance.choice((0, 0, 0.01))), check)
+            ended = Ended(planned, scheduler, label)
             results_agree(ended)
-            if not in_bad_weather:
-                _ingested_unless_there_was_a_reason(ended)
-            has_written = any(_has_written(actor) for actor in stage.actors)
-            _afterwards(ended, written if has_written else setting.rows, (setting.rows, written))
+            if not with_faults:
+                _check_upserts_commit(ended)
+            has_written = any(_has_written(process) for process in scheduler.processes)
+            _check_after_clean(
+                ended, written if has_written else planned.rows, (planned.rows, written)
+            )
         except AssertionError as error:
-            error.add_note(f"played with {told}; the last calls: {stage.log[-12:]}")
+            error.add_note(f"scheduled by {label}; the last calls: {scheduler.log[-12:]}")
             raise
 
 
-def _has_written(actor: ScheduledProcess) -> bool:
-    return actor.name.startswith("upsert") and isinstance(actor.result, Commit)
+def _has_written(process: ScheduledProcess) -> bool:
+    return process.name.startswith("upsert") and isinstance(process.result, Commit)
 
 
-def _ingested_unless_there_was_a_reason(ended: Ended) -> None:
+def _check_upserts_commit(ended: Ended) -> None:
     """A pending cancellable plan is no reason for a write to fail."""
-    for actor in ended.stage.actors:
-        if not actor.name.startswith("upsert") or actor.error is None or actor.is_dead:
+    for process in ended.scheduler.processes:
+        if not process.name.startswith("upsert") or process.error is None or process.is_dead:
             continue
-        assert isinstance(actor.error, ConflictError | UnavailableError)
-        froze = "heartbeat" in str(actor.error) or "lock" in str(actor.error)
-        if ended.setting.cancellable and not froze:
+        assert isinstance(process.error, ConflictError | UnavailableError)
+        froze = "heartbeat" in str(process.error) or "lock" in str(process.error)
+        if ended.planned.cancellable and not froze:
             assert ended.completed is not None, (
-                f"pre-empted by a plan that did not complete: {actor.error}"
+                f"pre-empted by a plan that did not complete: {process.error}"
             )

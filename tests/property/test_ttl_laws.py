@@ -66,7 +66,7 @@ steps = st.lists(
 
 
 @dataclass
-class World:
+class TtlHistory:
     """A table, and what is known of its partitions without looking at it."""
 
     table: WrittenTable
@@ -100,7 +100,7 @@ class World:
         return self.number
 
     def _write(self, operation: str, new: Row) -> None:
-        # Rows that wait to be clustered are not to be changed meanwhile.
+        # A pending clustering blocks updates of its rows.
         with suppress(ConflictError):
             done = self.table.write(operation, [new])
             for path in done.partitions:
@@ -145,14 +145,14 @@ def test_the_young_stay_and_the_old_go(
     table_type: str, saved: list[dict[str, object]], rule: ConflictRule, course: list[Any]
 ) -> None:
     clock = ManualClock()
-    told = {
+    options = {
         "hoodie.ttl.enabled": "true",
         "hoodie.ttl.policies": json.dumps(saved),
         "hoodie.ttl.conflict.resolution.rule": rule.value,
     }
-    table = WrittenTable(options=NO_SERVICES, clock=clock).create(table_type, options=told)
-    world = World(
+    table = WrittenTable(options=NO_SERVICES, clock=clock).create(table_type, options=options)
+    history = TtlHistory(
         table, clock, parse_policies(json.dumps(saved)), rule, table_type == "MERGE_ON_READ"
     )
     for kind, what in [("write", PARTITIONS[0]), *course, ("execute", None), ("expire", None)]:
-        world.do(kind, what)
+        history.do(kind, what)

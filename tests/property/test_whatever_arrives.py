@@ -1,4 +1,4 @@
-"""Random arrivals, compacted by event time: no answer changes, and the fast view keeps its word."""
+"""Random arrivals, compacted by event time: no query changes, and completion holds."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Write:
     hours: dict[str, float]
     deletes: bool = False
     ordered: bool = True
-    meanwhile: tuple[object, ...] = ()
+    concurrent: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,11 @@ class Play:
         write = self.table.write
         try:
             if step.deletes:
-                write("DELETE", rows, ordered=step.ordered, meanwhile=self._later(step))
+                write("DELETE", rows, ordered=step.ordered, before_commit=self._later(step))
             else:
-                write("UPSERT", rows, meanwhile=self._later(step))
+                write("UPSERT", rows, before_commit=self._later(step))
         except ConflictError:
-            assert step.meanwhile
+            assert step.concurrent
             return
         if step.deletes:
             self.deleted |= step.hours.keys()
@@ -116,7 +116,7 @@ class Play:
             self.arrived.setdefault(key, []).append(hour)
 
     def _later(self, step: Write) -> Callable[[], None] | None:
-        return (lambda: self.run(step.meanwhile)) if step.meanwhile else None
+        return (lambda: self.run(step.concurrent)) if step.concurrent else None
 
     def _compact(self, step: Compact) -> None:
         services = self.table.services(

@@ -1,4 +1,4 @@
-"""Lazy clean: which plans it takes back that nobody executes, and which it leaves."""
+"""Which pending plans without an executor a clean rolls back, and which it leaves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.cancellable_plans import (
     PlanFixture,
     each_service,
 )
-from support.concurrency import ActingEngine
+from support.concurrency import InterruptedEngine
 from support.tables import NO_SERVICES, WrittenTable, row
 
 POLICY = "hoodie.clean.failed.writes.policy"
@@ -68,78 +68,78 @@ CASES = {
 
 @each_service
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_what_a_clean_takes_back(service: str, case: Case) -> None:
-    world = PlanFixture(service, options=case.options)
-    at = world.schedule(case.plan)
+def test_what_a_clean_rolls_back(service: str, case: Case) -> None:
+    fixture = PlanFixture(service, options=case.options)
+    at = fixture.schedule(case.plan)
     if case.begun:
-        world.die_executing(at)
-    world.clock.advance(case.minutes * MINUTE_MS)
+        fixture.crash_executing(at)
+    fixture.clock.advance(case.minutes * MINUTE_MS)
     if case.alive:
-        world.storage.replace(f"{HEARTBEATS}/{at}", b"")
-    told = world.clean({DELAY: str(case.delay)})
-    assert (world.state(at) == "GONE") is case.gone
+        fixture.storage.replace(f"{HEARTBEATS}/{at}", b"")
+    told = fixture.clean({DELAY: str(case.delay)})
+    assert (fixture.state(at) == "GONE") is case.gone
     if case.gone:
-        world.assert_gone(at)
+        fixture.assert_rolled_back(at)
         assert isinstance(told, Skip)
         assert told.reason.startswith(f"rolled back {service} {at}, ")
-        assert world.rollbacks()[0].caused_by == "clean"
+        assert fixture.rollbacks()[0].caused_by == "clean"
     else:
-        assert world.rollbacks() == []
-    assert world.table.rows() == world.before
+        assert fixture.rollbacks() == []
+    assert fixture.table.rows() == fixture.rows_before
 
 
 def test_the_delay_may_be_stored_with_the_table() -> None:
-    world = PlanFixture("clustering")
+    fixture = PlanFixture("clustering")
     path = ".hoodie/hoodie.properties"
-    world.storage.replace(path, world.storage.read(path) + f"{DELAY}=60\n".encode())
-    at = world.schedule()
-    world.clean()
-    world.assert_kept(at)
-    world.clean({DELAY: "0"})
-    world.assert_gone(at)
+    fixture.storage.replace(path, fixture.storage.read(path) + f"{DELAY}=60\n".encode())
+    at = fixture.schedule()
+    fixture.clean()
+    fixture.assert_still_pending(at)
+    fixture.clean({DELAY: "0"})
+    fixture.assert_rolled_back(at)
 
 
 def test_scheduling_a_clean_does_it_too() -> None:
-    world = PlanFixture("clustering")
-    at = world.schedule()
-    assert isinstance(world.runner().schedule("clean"), Skip)
-    world.assert_gone(at)
+    fixture = PlanFixture("clustering")
+    at = fixture.schedule()
+    assert isinstance(fixture.runner().schedule("clean"), Skip)
+    fixture.assert_rolled_back(at)
 
 
 def test_a_table_without_plans_costs_one_look() -> None:
-    world = PlanFixture("clustering")
-    counting = CountingStorage(world.storage)
-    assert isinstance(replace(world.runner(), storage=counting).run("clean"), Skip)
+    fixture = PlanFixture("clustering")
+    counting = CountingStorage(fixture.storage)
+    assert isinstance(replace(fixture.runner(), storage=counting).run("clean"), Skip)
     assert {method for method, _ in counting.touched} <= {"read", "list_files"}
     assert len(counting.touched) <= 4
 
 
 def test_each_plan_has_a_transaction_of_its_own() -> None:
     """Two plans go; of two others one is alive and one is ordinary."""
-    world = PlanFixture("clustering")
+    fixture = PlanFixture("clustering")
     days = [f"2026-03-0{n}" for n in range(1, 5)]
     for day in days:
         for key in "xy":
-            world.table.write("BULK_INSERT", [row(f"{key}{day}", day=day)])
-    at = {day: plan_of(world, day, CANCELLABLE_PLAN if day != days[1] else {}) for day in days}
-    world.storage.replace(f"{HEARTBEATS}/{at[days[0]]}", b"")
-    world.clean()
-    states = [world.state(at[day]) for day in days]
+            fixture.table.write("BULK_INSERT", [row(f"{key}{day}", day=day)])
+    at = {day: plan_of(fixture, day, CANCELLABLE_PLAN if day != days[1] else {}) for day in days}
+    fixture.storage.replace(f"{HEARTBEATS}/{at[days[0]]}", b"")
+    fixture.clean()
+    states = [fixture.state(at[day]) for day in days]
     assert states == ["REQUESTED", "REQUESTED", "GONE", "GONE"]
-    assert len(world.rollbacks()) == 2
+    assert len(fixture.rollbacks()) == 2
 
 
-def plan_of(world: PlanFixture, day: str, options: Mapping[str, str]) -> str:
+def plan_of(fixture: PlanFixture, day: str, options: Mapping[str, str]) -> str:
     selected = {"hoodie.clustering.plan.strategy.partition.selected": day}
-    found = world.runner({**options, **selected}).schedule("clustering")
+    found = fixture.runner({**options, **selected}).schedule("clustering")
     assert isinstance(found, Instant)
     return found.requested_at
 
 
 def test_an_execution_that_begins_in_between_is_asked_to_stop() -> None:
     """Real Hudi does not look for rollbacks before it begins, only before it completes."""
-    world = PlanFixture("compaction")
-    at = world.schedule()
+    fixture = PlanFixture("compaction")
+    at = fixture.schedule()
 
     class Late(CountingStorage):
         """Somebody begins to execute a plan as soon as its rollback is requested."""
@@ -149,13 +149,13 @@ def test_an_execution_that_begins_in_between_is_asked_to_stop() -> None:
             if path.endswith(".rollback.requested"):
                 self.inner.replace(f"{HEARTBEATS}/{at}", b"")
 
-    replace(world.runner(), storage=Late(world.storage)).run("clean")
-    assert world.state(at) == "REQUESTED"
-    (told,) = world.rollbacks()
+    replace(fixture.runner(), storage=Late(fixture.storage)).run("clean")
+    assert fixture.state(at) == "REQUESTED"
+    (told,) = fixture.rollbacks()
     assert not told.instant.is_completed
-    world.expire()
-    world.table.upsert(world.before)
-    world.assert_gone(at)
+    fixture.expire_heartbeats()
+    fixture.table.upsert(fixture.rows_before)
+    fixture.assert_rolled_back(at)
 
 
 def test_age_is_counted_from_when_a_plan_was_made() -> None:
@@ -179,17 +179,17 @@ def test_age_is_counted_from_when_a_plan_was_made() -> None:
     assert not load_snapshot(storage).timeline.pending()
 
 
-def test_what_goes_on_beside_a_clean_is_told_of_the_request() -> None:
+def test_an_execution_that_a_clean_rolled_back_does_not_complete() -> None:
     """An execution that a clean took for dead, and that goes on, completes nothing."""
-    world = PlanFixture("clustering")
-    at = world.schedule()
+    fixture = PlanFixture("clustering")
+    at = fixture.schedule()
 
     def clean() -> None:
-        world.expire()
-        world.clean()
-        world.assert_gone(at)
+        fixture.expire_heartbeats()
+        fixture.clean()
+        fixture.assert_rolled_back(at)
 
     with pytest.raises(ConflictError):
-        world.execute(at, ActingEngine(clean))
-    assert world.left_of(at) == []
-    assert world.table.rows() == world.before
+        fixture.execute(at, InterruptedEngine(clean))
+    assert fixture.files_naming(at) == []
+    assert fixture.table.rows() == fixture.rows_before

@@ -1,6 +1,6 @@
-"""Processes that die at any call while they execute, cancel, clean or plan over cancellable plans.
+"""Processes that crash at any call while they execute, cancel, clean or replace cancellable plans.
 
-No reader notices, nobody finds two plans for one file group, and who comes next puts it right.
+No reader notices, no file group is in two plans, and the next process repairs the table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 from support.cancellable_plans import CANCELLABLE_PLAN, SERVICE_TABLES, PlanFixture, each_service
-from support.concurrency import ActingEngine, InterruptedStorage, another_process
+from support.concurrency import InterruptedEngine, InterruptedStorage, another_process
 from support.faults import each_crash
 from support.soak import SOAK, sized
 from support.tables import row
@@ -30,16 +30,16 @@ ORDINARY: Mapping[str, str] = dict.fromkeys(CANCELLABLE_PLAN, "false")
 NEW = row("new", day="2026-03-01")
 
 
-def nothing(world: PlanFixture) -> None:
+def nothing(fixture: PlanFixture) -> None:
     """The table as it is."""
 
 
-def planned(world: PlanFixture) -> None:
-    world.schedule()
+def planned(fixture: PlanFixture) -> None:
+    fixture.schedule()
 
 
-def dead(world: PlanFixture) -> None:
-    world.die_executing(world.schedule())
+def dead(fixture: PlanFixture) -> None:
+    fixture.crash_executing(fixture.schedule())
 
 
 def plan_at(runner: ServiceRunner) -> str:
@@ -47,39 +47,39 @@ def plan_at(runner: ServiceRunner) -> str:
     return next(i.requested_at for i in timeline.pending(*REWRITES))
 
 
-def run(world: PlanFixture, runner: ServiceRunner) -> None:
-    replace(runner, options={**runner.options, **CANCELLABLE_PLAN}).run(world.service)
+def run(fixture: PlanFixture, runner: ServiceRunner) -> None:
+    replace(runner, options={**runner.options, **CANCELLABLE_PLAN}).run(fixture.service)
 
 
-def fail(world: PlanFixture, runner: ServiceRunner) -> None:
+def fail(fixture: PlanFixture, runner: ServiceRunner) -> None:
     """Execute a plan over whose file groups somebody is faster."""
-    hands = ActingEngine(lambda: world.table.delete_partitions("2026-01-02"))
+    engine = InterruptedEngine(lambda: fixture.table.delete_partitions("2026-01-02"))
     with pytest.raises(ConflictError):
-        replace(runner, engine=lambda: hands).execute(plan_at(runner))
+        replace(runner, engine=lambda: engine).execute(plan_at(runner))
 
 
-def cancel(world: PlanFixture, runner: ServiceRunner) -> None:
+def cancel(fixture: PlanFixture, runner: ServiceRunner) -> None:
     runner.cancel(plan_at(runner), reason="enough")
 
 
-def stop(world: PlanFixture, runner: ServiceRunner) -> None:
+def stop(fixture: PlanFixture, runner: ServiceRunner) -> None:
     """Execute a plan that somebody cancels on the way."""
     at = plan_at(runner)
 
     def ask(item: int) -> None:
         if item == 1:
-            world.runner().cancel(at)
+            fixture.runner().cancel(at)
 
     with pytest.raises(ConflictError):
-        replace(runner, engine=lambda: ActingEngine(between=ask)).execute(at)
+        replace(runner, engine=lambda: InterruptedEngine(before_item=ask)).execute(at)
 
 
-def clean(world: PlanFixture, runner: ServiceRunner) -> None:
+def clean(fixture: PlanFixture, runner: ServiceRunner) -> None:
     runner.run("clean")
 
 
-def plan_over(world: PlanFixture, runner: ServiceRunner) -> None:
-    runner.schedule(world.service)
+def plan_over(fixture: PlanFixture, runner: ServiceRunner) -> None:
+    runner.schedule(fixture.service)
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,12 @@ SERVED = {
 
 
 def deaths(
-    world: PlanFixture, case: Case, *, after_effect: bool
+    fixture: PlanFixture, case: Case, *, after_effect: bool
 ) -> Iterator[tuple[int, PlanFixture]]:
     for survive in count(step=sized(2, soak=1)):
-        table = world.copy()
+        table = fixture.copy()
         if case.aged:
-            table.expire()
+            table.expire_heartbeats()
         dying = CrashingStorage(table.storage, survive, after_effect=after_effect)
         with suppress(Crash):
             case.act(table, replace(table.runner(), storage=dying))
@@ -132,17 +132,17 @@ def deaths(
 def test_readers_never_notice_and_others_put_it_right(
     service: str, case: Case, after_effect: bool
 ) -> None:
-    world = PlanFixture(service)
-    case.start(world)
-    dropped = [each for each in world.before if each["day"] != "2026-01-02"]
-    for survive, table in deaths(world, case, after_effect=after_effect):
+    fixture = PlanFixture(service)
+    case.start(fixture)
+    dropped = [each for each in fixture.rows_before if each["day"] != "2026-01-02"]
+    for survive, table in deaths(fixture, case, after_effect=after_effect):
         # Somebody else may have been faster, which is the point of it.
         before = table.table.rows()
-        assert before in (world.before, dropped), survive
+        assert before in (fixture.rows_before, dropped), survive
         assert_one_plan_for_a_group(table)
         assert_no_cancelled_file_is_visible(table)
         table.table.upsert([NEW])
-        table.expire()
+        table.expire_heartbeats()
         table.clean()
         table.table.upsert([NEW])
         for at in waiting(table):
@@ -153,42 +153,42 @@ def test_readers_never_notice_and_others_put_it_right(
     assert survive > 0
 
 
-def waiting(world: PlanFixture) -> list[str]:
-    return [i.requested_at for i in load_snapshot(world.storage).timeline.pending()]
+def waiting(fixture: PlanFixture) -> list[str]:
+    return [i.requested_at for i in load_snapshot(fixture.storage).timeline.pending()]
 
 
-def assert_one_plan_for_a_group(world: PlanFixture) -> None:
-    plans = load_snapshot(world.storage).pending_plans()
+def assert_one_plan_for_a_group(fixture: PlanFixture) -> None:
+    plans = load_snapshot(fixture.storage).pending_plans()
     counts = Counter(group for _, plan in plans for group in plan.file_groups)
     assert all(number == 1 for number in counts.values())
 
 
-def assert_no_cancelled_file_is_visible(world: PlanFixture) -> None:
+def assert_no_cancelled_file_is_visible(fixture: PlanFixture) -> None:
     """Files of instants that a completed rollback has taken back are gone."""
-    gone = {r.target.requested_at for r in world.rollbacks() if r.instant.is_completed}
-    assert [path for at in gone for path in world.files_of(at)] == []
+    gone = {r.target.requested_at for r in fixture.rollbacks() if r.instant.is_completed}
+    assert [path for at in gone for path in fixture.files_of(at)] == []
 
 
-def assert_whole(world: PlanFixture) -> None:
+def assert_whole(fixture: PlanFixture) -> None:
     """Every data file belongs to a completed write, and nothing is pending."""
-    snapshot = load_snapshot(world.storage)
+    snapshot = load_snapshot(fixture.storage)
     assert not snapshot.timeline.pending()
-    for file in world.storage.list_tree(""):
+    for file in fixture.storage.list_tree(""):
         data = None if file.path.startswith(".hoodie/") else parse_data_file(file.name)
         assert data is None or snapshot.timeline.is_committed(data.instant), file.path
 
 
 @each_service
 def test_a_cancel_that_died_is_ended_by_the_next_call(service: str) -> None:
-    world = PlanFixture(service)
-    at = world.schedule()
+    fixture = PlanFixture(service)
+    at = fixture.schedule()
     for survive in count(step=sized(2, soak=1)):
-        table = world.copy()
+        table = fixture.copy()
         dying = CrashingStorage(table.storage, survive)
         with suppress(Crash):
             replace(table.runner(), storage=dying).cancel(at)
         assert table.runner().cancel(at).is_completed
-        table.assert_gone(at)
+        table.assert_rolled_back(at)
         with pytest.raises(InvalidError, match="was rolled back"):
             table.execute(at)
         if not dying.crashed:
@@ -196,26 +196,26 @@ def test_a_cancel_that_died_is_ended_by_the_next_call(service: str) -> None:
 
 
 @each_service
-def test_a_commit_that_lands_after_its_plan_was_taken_back_and_whose_process_died(
+def test_a_commit_that_lands_after_the_rollback_of_its_plan_and_the_crash_of_its_process(
     service: str,
 ) -> None:
     """Nothing could keep it back between its last look and its last step; the next writer does."""
-    world = PlanFixture(service)
-    at = world.schedule()
+    fixture = PlanFixture(service)
+    at = fixture.schedule()
     late: list[tuple[str, bytes]] = []
 
     def stall(storage: Storage, path: str, data: bytes) -> None:
         late.append((path, data))
         raise Crash
 
-    dying = InterruptedStorage(world.storage, rf"/{at}_\d+\.\w*commit$", stall)
+    dying = InterruptedStorage(fixture.storage, rf"/{at}_\d+\.\w*commit$", stall)
     with pytest.raises(Crash), another_process():
-        replace(world.runner(), storage=dying).execute(at)
-    world.expire()
-    world.clean()
-    world.assert_gone(at)
-    world.storage.create(*late[0])
-    world.table.upsert([NEW])
-    assert world.table.rows() == sorted([*world.before, NEW], key=str)
-    world.assert_gone(at)
-    assert_whole(world)
+        replace(fixture.runner(), storage=dying).execute(at)
+    fixture.expire_heartbeats()
+    fixture.clean()
+    fixture.assert_rolled_back(at)
+    fixture.storage.create(*late[0])
+    fixture.table.upsert([NEW])
+    assert fixture.table.rows() == sorted([*fixture.rows_before, NEW], key=str)
+    fixture.assert_rolled_back(at)
+    assert_whole(fixture)

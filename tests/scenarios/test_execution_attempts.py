@@ -1,4 +1,4 @@
-"""Two executions of one plan: the one that was taken for dead undoes nothing of the other."""
+"""Two execution attempts of one plan: the expired one undoes nothing of the other."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def scheduled(table: WrittenTable, service: str) -> str:
 
 
 class Overtaken(LocalEngine):
-    """Work that is done; then its process holds still while `meanwhile` happens."""
+    """Work that is done; then its process freezes while `act` runs."""
 
-    def __init__(self, meanwhile: Callable[[], object], error: LakewrightError | None) -> None:
-        self._meanwhile = meanwhile
+    def __init__(self, act: Callable[[], object], error: LakewrightError | None) -> None:
+        self._act = act
         self._error = error
 
     def map(self, do: Any, items: Any, size: Any) -> Any:
         found = super().map(do, items, size)
-        self._meanwhile()
+        self._act()
         if self._error is not None:
             raise self._error
         return found
@@ -73,7 +73,7 @@ class Overtaken(LocalEngine):
 @each_service
 @each_writer
 @pytest.mark.parametrize("error", [None, UnavailableError("a worker was lost")])
-def test_who_was_taken_for_dead_undoes_nothing(
+def test_an_expired_execution_undoes_nothing(
     service: str, options: Mapping[str, str], error: LakewrightError | None
 ) -> None:
     table = SERVICES[service](options)
@@ -120,7 +120,7 @@ def test_the_late_commit_of_a_dead_attempt_goes(service: str) -> None:
 
 
 @each_service
-def test_files_tell_which_attempt_made_them(service: str) -> None:
+def test_file_names_contain_the_attempt_that_wrote_them(service: str) -> None:
     table = SERVICES[service]({})
     at = scheduled(table, service)
     numbers: list[str] = []

@@ -48,17 +48,17 @@ def overlapping(kind: str, reader_since_c1: bool) -> tuple[WrittenTable, list[li
     reader = Reader(table, first.completed_at if reader_since_c1 else None)
     seen = []
 
-    def meanwhile() -> None:
+    def other_process() -> None:
         table.upsert(C3)
         seen.append(reader.read())
 
-    table.upsert(C2, meanwhile=meanwhile)
+    table.upsert(C2, before_commit=other_process)
     seen.append(reader.read())
     return table, seen, reader
 
 
 @each_kind
-def test_a_reader_who_saw_the_first_gets_the_third_and_then_the_second(kind: str) -> None:
+def test_a_reader_that_read_the_first_gets_the_third_and_then_the_second(kind: str) -> None:
     table, seen, reader = overlapping(kind, reader_since_c1=True)
     assert seen == [["b C3", "d C3"], ["a C2", "c C2"]]
     assert reader.read() == []

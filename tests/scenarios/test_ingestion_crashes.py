@@ -1,4 +1,4 @@
-"""An ingestion that dies at any of its calls to storage: run again, every row is there once."""
+"""An ingestion that crashes at any storage call: run again, it brings every row once."""
 
 from __future__ import annotations
 

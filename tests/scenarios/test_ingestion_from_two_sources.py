@@ -56,7 +56,7 @@ def take(step: tuple[object, ...], storage: MemoryStorage, clock: ManualClock) -
                 dying = CrashingStorage(storage, survive, after_effect=after)
                 round_of(dying, clock, source)
         case ("overtaken", source):
-            round_of(storage, clock, source, meanwhile=partial(round_of, storage, clock, source))
+            round_of(storage, clock, source, on_read=partial(round_of, storage, clock, source))
         case ("other",):
             rows = ArrowRows(pa.Table.from_pylist([row("other")], SCHEMA))
             table.writer().write(Operation.INSERT, rows)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -12,10 +10,10 @@ import pytest
 from lakewright.errors import ConflictError, UnavailableError
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.locks import base as locks
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash
+from support.concurrency import Creation, InterruptedStorage, another_process
 from support.tables import Row, WrittenTable, row
 
 SEVERAL = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
@@ -25,29 +23,11 @@ FILE_LOCK = {
     "hoodie.write.lock.filesystem.expire": "1",
 }
 STORAGE_LOCK = {**SEVERAL, "hoodie.write.lock.provider": "storage"}
-COMPLETED = re.compile(r"/\d+_\d+\.(commit|replacecommit)$")
+COMPLETED = r"/\d+_\d+\.(commit|replacecommit)$"
 TIMELINE = ".hoodie/timeline"
 
-Act = Callable[[Storage, str, bytes], None]
 
-
-class Hooked(CountingStorage):
-    """Others act in place of the first creation of a file whose path fits."""
-
-    def __init__(self, inner: Storage, pattern: re.Pattern[str], act: Act) -> None:
-        super().__init__(inner)
-        self.pattern = pattern
-        self.act: Act | None = act
-
-    def create(self, path: str, data: bytes) -> None:
-        if self.act is not None and self.pattern.search(path):
-            act, self.act = self.act, None
-            act(self.inner, path, data)
-        else:
-            super().create(path, data)
-
-
-class World:
+class StalledWriters:
     """A table with two rows in one file group, and its writers."""
 
     def __init__(self, options: Mapping[str, str] | None = None) -> None:
@@ -60,8 +40,8 @@ class World:
     def writer(self, storage: Storage | None = None) -> WrittenTable:
         return WrittenTable(storage or self.storage, self.clock, self.options)
 
-    def stalled(self, act: Act, pattern: re.Pattern[str] = COMPLETED) -> WrittenTable:
-        return self.writer(Hooked(self.storage, pattern, act))
+    def stalled(self, act: Creation, pattern: str = COMPLETED) -> WrittenTable:
+        return self.writer(InterruptedStorage(self.storage, pattern, act))
 
     def notes(self) -> dict[str, str]:
         return {each["id"]: each["note"] for each in self.writer().rows()}
@@ -70,20 +50,8 @@ class World:
         return [file.name for file in self.storage.list_files(folder)]
 
 
-@contextmanager
-def another_process() -> Iterator[None]:
-    """Locks of this process are not seen in the block."""
-    before = dict(locks._SLOTS)
-    locks._SLOTS.clear()
-    try:
-        yield
-    finally:
-        locks._SLOTS.clear()
-        locks._SLOTS.update(before)
-
-
 def test_a_commit_that_lands_after_its_lock_was_taken_over() -> None:
-    world = World(FILE_LOCK)
+    world = StalledWriters(FILE_LOCK)
 
     def stall(storage: Storage, path: str, data: bytes) -> None:
         world.clock.advance(65_000)
@@ -98,7 +66,7 @@ def test_a_commit_that_lands_after_its_lock_was_taken_over() -> None:
 def test_a_commit_that_lands_after_its_answer_was_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(STORAGE_LOCK)
+    world = StalledWriters(STORAGE_LOCK)
     late: list[tuple[str, bytes]] = []
 
     def unanswered(storage: Storage, path: str, data: bytes) -> None:
@@ -132,7 +100,7 @@ class Dying(CountingStorage):
 
 
 def test_a_commit_that_lands_in_the_middle_of_its_rollback() -> None:
-    world = World()
+    world = StalledWriters()
 
     def stall(storage: Storage, path: str, data: bytes) -> None:
         with another_process(), pytest.raises(Crash):
@@ -147,8 +115,8 @@ def test_a_commit_that_lands_in_the_middle_of_its_rollback() -> None:
     assert world.notes() == {"a": "first", "b": "first", "y": "C"}
 
 
-def test_a_write_upon_a_commit_that_was_taken_back() -> None:
-    world = World()
+def test_a_write_based_on_a_commit_that_was_rolled_back() -> None:
+    world = StalledWriters()
     first = world.writer().write("INSERT", [row("n", 1, "inserted")])
     world.clock.advance(5000)
 
@@ -165,7 +133,7 @@ def test_a_write_upon_a_commit_that_was_taken_back() -> None:
 
 
 def test_a_file_of_a_lost_attempt_that_appears_right_before_the_commit() -> None:
-    world = World()
+    world = StalledWriters()
 
     def loser(storage: Storage, path: str, data: bytes) -> None:
         instant = path.rpartition("/")[2].partition("_")[0]
@@ -180,7 +148,7 @@ def test_a_file_of_a_lost_attempt_that_appears_right_before_the_commit() -> None
 
 
 def test_two_kinds_of_write_never_share_a_time() -> None:
-    world = World()
+    world = StalledWriters()
     same_time = ManualClock(world.clock.now_ms())
 
     def other(storage: Storage, path: str, data: bytes) -> None:
@@ -188,7 +156,7 @@ def test_two_kinds_of_write_never_share_a_time() -> None:
             WrittenTable(world.storage, same_time).upsert([row("z", 5, "from B")])
         storage.create(path, data)
 
-    requested = re.compile(r"\.requested$")
+    requested = r"\.requested$"
     made = world.stalled(other, requested)
     done: Any = made.write("INSERT_OVERWRITE", [row("o", 5, "from A", "2026-01-02")])
     assert world.notes() == {"a": "first", "b": "first", "z": "from B", "o": "from A"}
@@ -198,7 +166,7 @@ def test_two_kinds_of_write_never_share_a_time() -> None:
 
 
 def test_rows_put_aside_that_are_gone_are_a_conflict() -> None:
-    world = World({**SEVERAL, "lakewright.write.hand.on.bytes": "0"})
+    world = StalledWriters({**SEVERAL, "lakewright.write.hand.on.bytes": "0"})
     days = ("2026-01-02", "2026-01-03")
     world.writer().upsert([row(day, day=day) for day in days])
 

@@ -36,8 +36,8 @@ each_writer = pytest.mark.parametrize("options", WRITERS.values(), ids=list(WRIT
 
 
 @dataclass
-class World:
-    """One file group, a write of `b` that lands late, and a compaction that does not know it."""
+class LateWrite:
+    """A file group, a write of `b` whose commit lands late, and a compaction planned before."""
 
     options: Mapping[str, str]
 
@@ -54,7 +54,7 @@ class World:
         return WrittenTable(storage, self.clock, {**QUIET, **self.options})
 
     def write_late(self, *, dies: bool) -> None:
-        """The table is planned while the completed file is on its way; who wrote it may die."""
+        """A plan is scheduled while the completed file is being created; the writer may crash."""
 
         def stall(storage: Storage, path: str, data: bytes) -> None:
             self.clock.advance(120_000)
@@ -79,65 +79,65 @@ class World:
 
 
 @each_writer
-def test_who_lives_finds_the_plan_and_takes_its_write_back(options: Mapping[str, str]) -> None:
-    world = World(options)
+def test_a_live_writer_finds_the_plan_and_removes_its_commit(options: Mapping[str, str]) -> None:
+    scenario = LateWrite(options)
     with pytest.raises(ConflictError, match="a compaction is pending"):
-        world.write_late(dies=False)
-    assert world.table.services().execute(world.planned)
-    assert world.notes() == {"a": "second", "b": "first"}
+        scenario.write_late(dies=False)
+    assert scenario.table.services().execute(scenario.planned)
+    assert scenario.notes() == {"a": "second", "b": "first"}
 
 
 @each_writer
 def test_a_compaction_does_not_begin_over_a_log_file_that_it_does_not_know(
     options: Mapping[str, str],
 ) -> None:
-    world = World(options)
+    scenario = LateWrite(options)
     with pytest.raises(Crash), another_process():
-        world.write_late(dies=True)
-    world.land()
+        scenario.write_late(dies=True)
+    scenario.land()
     with pytest.raises(ConflictError, match="roll the compaction back and plan it again"):
-        world.table.services().execute(world.planned)
-    world.table.writer().rollback(world.planned)
-    assert world.table.services(EAGER).run("compaction")
-    assert world.notes() == {"a": "second", "b": "fifth"}
+        scenario.table.services().execute(scenario.planned)
+    scenario.table.writer().rollback(scenario.planned)
+    assert scenario.table.services(EAGER).run("compaction")
+    assert scenario.notes() == {"a": "second", "b": "fifth"}
 
 
 def test_nor_does_it_complete_over_one_that_lands_while_it_works() -> None:
     # With this pause between its heartbeats nobody takes the writer for dead.
-    world = World({**FILE_LOCK, "hoodie.client.heartbeat.interval_in_ms": "600000"})
+    scenario = LateWrite({**FILE_LOCK, "hoodie.client.heartbeat.interval_in_ms": "600000"})
     refused: list[str] = []
 
     def stall(storage: Storage, path: str, data: bytes) -> None:
-        world.clock.advance(120_000)
+        scenario.clock.advance(120_000)
         with another_process():
-            found = world.table.services(EAGER).schedule("compaction")
+            found = scenario.table.services(EAGER).schedule("compaction")
             assert isinstance(found, Instant)
             land = InterruptedEngine(lambda: storage.create(path, data))
-            runner = replace(world.table.services(), engine=lambda: land)
+            runner = replace(scenario.table.services(), engine=lambda: land)
             with pytest.raises(ConflictError, match="a deltacommit completed"):
                 runner.execute(found.requested_at)
             with pytest.raises(ConflictError, match="roll the compaction back and plan it again"):
-                world.table.services().execute(found.requested_at)
+                scenario.table.services().execute(found.requested_at)
             refused.append(found.requested_at)
-            assert world.notes() == {"a": "second", "b": "fifth"}
+            assert scenario.notes() == {"a": "second", "b": "fifth"}
 
-    late = world.on(InterruptedStorage(world.storage, COMPLETED_DELTA, stall))
+    late = scenario.on(InterruptedStorage(scenario.storage, COMPLETED_DELTA, stall))
     with pytest.raises(ConflictError, match="a compaction is pending"):
         late.upsert([row("b", 5, "fifth")])
-    assert world.table.services().execute(*refused)
-    assert world.notes() == {"a": "second", "b": "first"}
+    assert scenario.table.services().execute(*refused)
+    assert scenario.notes() == {"a": "second", "b": "first"}
 
 
 def test_a_log_compaction_does_not_begin_over_one_either() -> None:
-    world = World({})
-    forgotten = world.table.upsert([row("a", 3, "third")]).instant
-    world.table.upsert([row("a", 4, "fourth")])
-    found = world.table.services(EAGER).schedule("logcompaction")
+    scenario = LateWrite({})
+    forgotten = scenario.table.upsert([row("a", 3, "third")]).instant
+    scenario.table.upsert([row("a", 4, "fourth")])
+    found = scenario.table.services(EAGER).schedule("logcompaction")
     assert isinstance(found, Instant)
-    forget(world.storage, f".hoodie/timeline/{found.file_name}", forgotten)
+    forget(scenario.storage, f".hoodie/timeline/{found.file_name}", forgotten)
     with pytest.raises(ConflictError, match="roll the logcompaction back and plan it again"):
-        world.table.services().execute(found.requested_at)
-    assert world.notes() == {"a": "fourth", "b": "first"}
+        scenario.table.services().execute(found.requested_at)
+    assert scenario.notes() == {"a": "fourth", "b": "first"}
 
 
 def forget(storage: MemoryStorage, path: str, instant: str) -> None:
@@ -153,18 +153,18 @@ def forget(storage: MemoryStorage, path: str, instant: str) -> None:
 @each_writer
 def test_a_write_that_the_plan_names_is_no_conflict(options: Mapping[str, str]) -> None:
     """Its answer is late, not its file: others have planned with it."""
-    world = World(options)
+    scenario = LateWrite(options)
 
     def slow(storage: Storage, path: str, data: bytes) -> None:
         storage.create(path, data)
-        world.clock.advance(120_000)
+        scenario.clock.advance(120_000)
         with another_process():
-            found = world.table.services(EAGER).schedule("compaction")
+            found = scenario.table.services(EAGER).schedule("compaction")
             assert isinstance(found, Instant)
-            assert world.table.services().execute(found.requested_at)
+            assert scenario.table.services().execute(found.requested_at)
 
-    commit = world.on(InterruptedStorage(world.storage, COMPLETED_DELTA, slow)).upsert(
+    commit = scenario.on(InterruptedStorage(scenario.storage, COMPLETED_DELTA, slow)).upsert(
         [row("b", 5, "fifth")]
     )
     assert commit.updated == 1
-    assert world.notes() == {"a": "second", "b": "fifth"}
+    assert scenario.notes() == {"a": "second", "b": "fifth"}

@@ -50,8 +50,8 @@ def is_nth(nth: int, number: int, method: str, path: str) -> bool:
     return number == nth
 
 
-def complete_one(world: TransactionFixture, storage: Storage) -> str:
-    transaction = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
+def complete_one(fixture: TransactionFixture, storage: Storage) -> str:
+    transaction = begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
     transaction.commit(write_files(transaction, "f1"))
     return transaction.instant
 
@@ -59,15 +59,15 @@ def complete_one(world: TransactionFixture, storage: Storage) -> str:
 def test_a_lock_that_is_lost_once_at_any_call_does_no_harm() -> None:
     losses = 0
     for nth in range(100):
-        world = TransactionFixture()
-        dead = begin_action(world.writer(), "deltacommit")
+        fixture = TransactionFixture()
+        dead = begin_action(fixture.writer(), "deltacommit")
         write_files(dead, "f0")
-        storage = Careless(world.storage, partial(is_nth, nth))
-        at = complete_one(world, storage)
-        snapshot = load_snapshot(world.storage)
+        storage = Careless(fixture.storage, partial(is_nth, nth))
+        at = complete_one(fixture, storage)
+        snapshot = load_snapshot(fixture.storage)
         assert [i.requested_at for i in snapshot.timeline.completed_writes] == [at]
         assert not snapshot.timeline.pending()
-        assert world.left_in_the_end() == [f"p1/{LogFile('f1', at).name}"]
+        assert fixture.leftovers_after_expiry() == [f"p1/{LogFile('f1', at).name}"]
         losses += storage.losses
         if storage.count <= nth:
             break
@@ -79,64 +79,64 @@ def as_it_begins(number: int, method: str, path: str) -> bool:
     return method == "replace" and ".heartbeat" in path
 
 
-def test_who_loses_the_lock_time_and_again_before_it_begins_leaves_nothing() -> None:
-    world = TransactionFixture()
-    storage = Careless(world.storage, as_it_begins)
+def test_a_writer_that_keeps_losing_the_lock_before_it_begins_leaves_nothing() -> None:
+    fixture = TransactionFixture()
+    storage = Careless(fixture.storage, as_it_begins)
     with pytest.raises(LostLockError):
-        begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
+        begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
     assert storage.losses == 4
-    assert world.names() == world.left() == []
+    assert fixture.names() == fixture.leftovers() == []
 
 
-def test_who_loses_the_lock_time_and_again_before_it_completes_does_not() -> None:
-    world = TransactionFixture()
-    transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+def test_a_writer_that_keeps_losing_the_lock_before_it_completes_does_not_commit() -> None:
+    fixture = TransactionFixture()
+    transaction = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     metadata = write_files(transaction, "f1")
-    storage = Careless(world.storage, lambda number, method, path: path == TIMELINE)
+    storage = Careless(fixture.storage, lambda number, method, path: path == TIMELINE)
     transaction._storage = storage
     with pytest.raises(LostLockError):
         transaction.commit(metadata)
     assert storage.losses == 4
-    assert load_snapshot(world.storage).timeline.completed() == ()
+    assert load_snapshot(fixture.storage).timeline.completed() == ()
     transaction.abort()
-    assert world.names() == world.left() == []
+    assert fixture.names() == fixture.leftovers() == []
 
 
 def test_what_others_did_under_the_lost_lock_is_looked_at() -> None:
-    world = TransactionFixture()
-    mine, theirs = (begin_action(world.writer(OPTIMISTIC), "deltacommit") for _ in range(2))
+    fixture = TransactionFixture()
+    mine, theirs = (begin_action(fixture.writer(OPTIMISTIC), "deltacommit") for _ in range(2))
     others = write_files(theirs, "f1")
     # The timeline was looked at when they take the lock: their write is not on it yet.
     storage = Careless(
-        world.storage,
-        lambda number, method, path: (method, path) == ("read", LOCK) and not has_writes(world),
+        fixture.storage,
+        lambda number, method, path: (method, path) == ("read", LOCK) and not has_writes(fixture),
         lambda: theirs.commit(others),
     )
-    mine.writer = world.writer(OPTIMISTIC, storage)
+    mine.writer = fixture.writer(OPTIMISTIC, storage)
     with pytest.raises(ConflictError, match="same file groups"):
         mine.commit(write_files(mine, "f1"))
     assert storage.losses == 1
     mine.abort()
-    assert world.left() == [f"p1/{LogFile('f1', theirs.instant).name}"]
+    assert fixture.leftovers() == [f"p1/{LogFile('f1', theirs.instant).name}"]
 
 
-def has_writes(world: TransactionFixture) -> bool:
-    return bool(load_snapshot(world.storage).timeline.completed_writes)
+def has_writes(fixture: TransactionFixture) -> bool:
+    return bool(load_snapshot(fixture.storage).timeline.completed_writes)
 
 
-def test_who_begins_under_a_lost_lock_begins_after_what_others_did() -> None:
-    world = TransactionFixture()
+def test_a_writer_that_begins_under_a_lost_lock_begins_after_concurrent_writes() -> None:
+    fixture = TransactionFixture()
     others: list[str] = []
 
     def take_over() -> None:
         # Their clock is ahead, and so are their times.
-        world.clock.advance(60_000)
-        done = begin_action(world.writer(OPTIMISTIC), "deltacommit").commit(CommitMetadata())
+        fixture.clock.advance(60_000)
+        done = begin_action(fixture.writer(OPTIMISTIC), "deltacommit").commit(CommitMetadata())
         others.append(done.completed_at or "")
-        world.clock.advance(-60_000)
+        fixture.clock.advance(-60_000)
 
-    storage = Careless(world.storage, lambda *call: not others and as_it_begins(*call), take_over)
-    transaction = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
+    storage = Careless(fixture.storage, lambda *call: not others and as_it_begins(*call), take_over)
+    transaction = begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
     assert transaction.instant > others[0]
     assert len(transaction.snapshot.timeline.completed_writes) == 1
     transaction.abort()

@@ -1,4 +1,4 @@
-"""Files of tasks that were given up for lost and went on when their write completed."""
+"""Orphan files of task attempts that ran on after their write committed."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def died_after_commit() -> tuple[TransactionFixture, Instant, list[str]]:
 
     A task that it had given up for lost made another file before the commit was there.
     """
-    world = TransactionFixture()
-    begun = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+    fixture = TransactionFixture()
+    begun = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     done = begun.commit(write_files(begun, "f1", "f2"))
     files = [f"p1/{LogFile(file_id, done.requested_at).name}" for file_id in ("f1", "f2")]
     for path in [*files, stray_of(done)]:
-        create_marker(world.storage, done.requested_at, path, MarkerKind.CREATE)
-    world.storage.create(stray_of(done), b"rows")
-    newer = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+        create_marker(fixture.storage, done.requested_at, path, MarkerKind.CREATE)
+    fixture.storage.create(stray_of(done), b"rows")
+    newer = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     newer.commit(CommitMetadata())
-    world.clock.advance(600_000)
-    return world, done, files
+    fixture.clock.advance(600_000)
+    return fixture, done, files
 
 
 def stray_of(done: Instant) -> str:
     return f"p1/{LogFile('lost', done.requested_at).name}"
 
 
-def stays(world: TransactionFixture, done: Instant) -> None:
+def stays(fixture: TransactionFixture, done: Instant) -> None:
     """The write is on the active timeline."""
 
 
@@ -50,52 +50,54 @@ def stays(world: TransactionFixture, done: Instant) -> None:
 def test_what_a_commit_does_not_list_goes_before_its_markers(
     make: Callable[[TransactionFixture, Instant], None],
 ) -> None:
-    world, done, files = died_after_commit()
-    make(world, done)
-    delete_orphan_files(load_snapshot(world.storage), SETTINGS, world.clock.now_ms())
-    assert [path for path in world.left() if path.startswith(("p1/", ".hoodie/.temp"))] == files
+    fixture, done, files = died_after_commit()
+    make(fixture, done)
+    delete_orphan_files(load_snapshot(fixture.storage), SETTINGS, fixture.clock.now_ms())
+    assert [
+        path for path in fixture.leftovers() if path.startswith(("p1/", ".hoodie/.temp"))
+    ] == files
 
 
-def test_a_sweep_leaves_it_to_who_holds_the_lock() -> None:
-    world, done, _ = died_after_commit()
-    before = world.left()
-    found = find_leftovers(world.storage, SETTINGS, world.clock)
+def test_deleting_leftovers_leaves_orphan_files_to_the_lock_holder() -> None:
+    fixture, done, _ = died_after_commit()
+    before = fixture.leftovers()
+    found = find_leftovers(fixture.storage, SETTINGS, fixture.clock)
     assert (found.marked, found.orphans) == ((), (done.requested_at,))
-    delete_leftovers(world.storage, found)
-    assert world.left() == before
+    delete_leftovers(fixture.storage, found)
+    assert fixture.leftovers() == before
 
 
 def test_only_some_instants_are_looked_at() -> None:
-    world, done, _ = died_after_commit()
-    before = world.left()
+    fixture, done, _ = died_after_commit()
+    before = fixture.leftovers()
     delete_orphan_files(
-        load_snapshot(world.storage), SETTINGS, world.clock.now_ms(), [f"{done.requested_at}9"]
+        load_snapshot(fixture.storage), SETTINGS, fixture.clock.now_ms(), [f"{done.requested_at}9"]
     )
-    assert world.left() == before
+    assert fixture.leftovers() == before
 
 
 def test_all_names_in_a_commit_are_listed_ones() -> None:
-    world = TransactionFixture()
-    begun = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+    fixture = TransactionFixture()
+    begun = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     names = [LogFile(file_id, begun.instant).name for file_id in ("a", "b", "c")]
     stat = WriteStat(
         file_id="a", path=f"p1/{names[0]}", log_files=(names[1],), cdc_stats={f"p1/{names[2]}": 1}
     )
     begun.commit(CommitMetadata(stats={"p1": (stat,)}))
     for name in names:
-        create_marker(world.storage, begun.instant, f"p1/{name}", MarkerKind.CREATE)
-        world.storage.create(f"p1/{name}", b"rows")
-    delete_orphan_files(load_snapshot(world.storage), SETTINGS, world.clock.now_ms())
-    assert world.left() == sorted(f"p1/{name}" for name in names)
+        create_marker(fixture.storage, begun.instant, f"p1/{name}", MarkerKind.CREATE)
+        fixture.storage.create(f"p1/{name}", b"rows")
+    delete_orphan_files(load_snapshot(fixture.storage), SETTINGS, fixture.clock.now_ms())
+    assert fixture.leftovers() == sorted(f"p1/{name}" for name in names)
 
 
 def test_nothing_goes_where_the_commit_cannot_be_read() -> None:
-    world, done, _ = died_after_commit()
-    world.storage.replace(f".hoodie/timeline/{done.file_name}", b"torn")
-    before = world.left()
+    fixture, done, _ = died_after_commit()
+    fixture.storage.replace(f".hoodie/timeline/{done.file_name}", b"torn")
+    before = fixture.leftovers()
     with pytest.warns(RuntimeWarning, match="may be left"):
-        delete_orphan_files(load_snapshot(world.storage), SETTINGS, world.clock.now_ms())
+        delete_orphan_files(load_snapshot(fixture.storage), SETTINGS, fixture.clock.now_ms())
     with pytest.warns(RuntimeWarning, match="may be left"):
-        found = find_leftovers(world.storage, SETTINGS, world.clock)
+        found = find_leftovers(fixture.storage, SETTINGS, fixture.clock)
     assert (found.marked, found.orphans) == ((), ())
-    assert world.left() == before
+    assert fixture.leftovers() == before

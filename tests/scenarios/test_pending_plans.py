@@ -75,12 +75,12 @@ def test_of_two_plans_made_at_once_one_stays() -> None:
     table = with_logs()
     other: list[str] = []
 
-    def meanwhile(storage: Storage, path: str, data: bytes) -> None:
+    def other_process(storage: Storage, path: str, data: bytes) -> None:
         with another_process():
             other.append(scheduled(table))
         storage.create(path, data)
 
-    slow = on(table, InterruptedStorage(table.storage, PLAN_FILE, meanwhile))
+    slow = on(table, InterruptedStorage(table.storage, PLAN_FILE, other_process))
     found = slow.services(AT_ONCE).schedule("compaction")
     assert isinstance(found, Skip)
     assert "held by compaction" in found.reason
@@ -90,12 +90,12 @@ def test_of_two_plans_made_at_once_one_stays() -> None:
 def test_plans_made_at_once_for_different_groups_both_stay() -> None:
     table = with_logs()
 
-    def meanwhile(storage: Storage, path: str, data: bytes) -> None:
+    def other_process(storage: Storage, path: str, data: bytes) -> None:
         with another_process():
             scheduled(table, only(DAYS[0]))
         storage.create(path, data)
 
-    slow = on(table, InterruptedStorage(table.storage, PLAN_FILE, meanwhile))
+    slow = on(table, InterruptedStorage(table.storage, PLAN_FILE, other_process))
     assert scheduled(slow, only(DAYS[1])) in pending(table)
     assert len(pending(table)) == 2
 
@@ -113,29 +113,31 @@ def test_a_plan_whose_answer_was_lost_is_there_once() -> None:
 
 def test_where_a_time_is_taken_the_table_is_looked_at_again() -> None:
     table = with_logs()
-    meanwhile: list[str] = []
+    written: list[str] = []
 
     def taken(storage: Storage, path: str, data: bytes) -> None:
         with another_process():
-            meanwhile.append(table.upsert([row("a", 3, "third")]).instant)
+            written.append(table.upsert([row("a", 3, "third")]).instant)
         raise ConflictError("the file exists already", path=path)
 
     at = scheduled(on(table, InterruptedStorage(table.storage, PLAN_FILE, taken)))
     plan = load_snapshot(table.storage).plan_of(at, Action.COMPACTION)
     assert plan is not None
-    assert any(meanwhile[0] in log for operation in plan.operations for log in operation.logs)
+    assert any(written[0] in log for operation in plan.operations for log in operation.logs)
 
 
-def test_a_write_has_not_failed_where_a_plan_after_it_was_cancelled_meanwhile() -> None:
+def test_a_write_succeeds_if_the_plan_it_scheduled_is_cancelled_concurrently() -> None:
     table = with_logs()
     at = scheduled(table, {"hoodie.table.service.plan.cancellable": "true"})
 
-    def meanwhile(storage: Storage, path: str, data: bytes) -> None:
+    def other_process(storage: Storage, path: str, data: bytes) -> None:
         storage.create(path, data)
         with another_process():
             table.services().cancel(at)
 
-    slow = on(table, InterruptedStorage(table.storage, r"\d{17}_\d{17}\.deltacommit$", meanwhile))
+    slow = on(
+        table, InterruptedStorage(table.storage, r"\d{17}_\d{17}\.deltacommit$", other_process)
+    )
     done = slow.upsert([row("c")], {"hoodie.compact.inline": "true"})
     assert any(isinstance(each, Skip) and "rolled back" in each.reason for each in done.services)
     assert pending(table) == []
@@ -231,5 +233,5 @@ def test_an_action_that_no_service_has_is_refused() -> None:
 
 
 def debt(table: WrittenTable) -> tuple[PartitionDebt, ...]:
-    sight = table.services().planning_context(load_snapshot(table.storage))
-    return load_debt(sight).partitions
+    context = table.services().planning_context(load_snapshot(table.storage))
+    return load_debt(context).partitions

@@ -19,7 +19,7 @@ from support.cancellable_plans import (
     PlanFixture,
     each_service,
 )
-from support.concurrency import ActingEngine
+from support.concurrency import InterruptedEngine
 from support.tables import WrittenTable
 
 Result = TypeVar("Result")
@@ -44,54 +44,54 @@ class Skewed(ManualClock):
         self._other.advance(milliseconds)
 
 
-def skewed(world: PlanFixture, by_ms: int) -> ServiceRunner:
+def skewed(fixture: PlanFixture, by_ms: int) -> ServiceRunner:
     """A process whose clock is off."""
-    table = WrittenTable(world.storage, Skewed(world.clock, by_ms), world.table.options)
+    table = WrittenTable(fixture.storage, Skewed(fixture.clock, by_ms), fixture.table.options)
     return table.services()
 
 
 @each_service
-def test_who_is_far_ahead_takes_a_living_execution_for_dead_and_it_finds_out(service: str) -> None:
-    world = PlanFixture(service)
-    at = world.schedule()
+def test_a_clock_far_ahead_expires_a_live_execution_which_notices(service: str) -> None:
+    fixture = PlanFixture(service)
+    at = fixture.schedule()
     with pytest.raises(ConflictError):
-        world.execute(
-            at, ActingEngine(lambda: skewed(world, HEARTBEAT_EXPIRES_MS + 1).run("clean"))
+        fixture.execute(
+            at, InterruptedEngine(lambda: skewed(fixture, HEARTBEAT_EXPIRES_MS + 1).run("clean"))
         )
-    world.assert_gone(at)
-    assert world.table.rows() == world.before
+    fixture.assert_rolled_back(at)
+    assert fixture.table.rows() == fixture.rows_before
 
 
 @each_service
 def test_or_asks_an_ordinary_one_for_its_plan_and_cannot_complete_it(service: str) -> None:
     """Its own heartbeat seems expired to it, so that it completes nothing either."""
-    world = PlanFixture(service)
-    at = world.schedule(IMMUTABLE)
+    fixture = PlanFixture(service)
+    at = fixture.schedule(IMMUTABLE)
 
     def take_over() -> None:
         with pytest.raises(ConflictError, match="check the clocks"):
-            skewed(world, HEARTBEAT_EXPIRES_MS + 1).execute(at)
+            skewed(fixture, HEARTBEAT_EXPIRES_MS + 1).execute(at)
 
     with pytest.raises(ConflictError, match="rolled back by another process"):
-        world.execute(at, ActingEngine(take_over))
-    assert world.state(at) == "REQUESTED"
-    assert world.execute(at)
-    assert world.table.rows() == world.before
+        fixture.execute(at, InterruptedEngine(take_over))
+    assert fixture.state(at) == "REQUESTED"
+    assert fixture.execute(at)
+    assert fixture.table.rows() == fixture.rows_before
 
 
 @each_service
-def test_who_is_behind_takes_the_dead_for_living_so_much_longer(service: str) -> None:
-    world = PlanFixture(service)
-    at = world.schedule()
-    world.die_executing(at)
-    world.expire()
-    skewed(world, -HEARTBEAT_EXPIRES_MS).run("clean")
-    world.assert_kept(at, "INFLIGHT")
+def test_a_clock_behind_keeps_a_crashed_execution_alive_for_longer(service: str) -> None:
+    fixture = PlanFixture(service)
+    at = fixture.schedule()
+    fixture.crash_executing(at)
+    fixture.expire_heartbeats()
+    skewed(fixture, -HEARTBEAT_EXPIRES_MS).run("clean")
+    fixture.assert_still_pending(at, "INFLIGHT")
     with pytest.raises(PlanInProgressError, match="is being executed"):
-        skewed(world, -HEARTBEAT_EXPIRES_MS).execute(at)
-    world.expire()
-    skewed(world, -HEARTBEAT_EXPIRES_MS).run("clean")
-    world.assert_gone(at)
+        skewed(fixture, -HEARTBEAT_EXPIRES_MS).execute(at)
+    fixture.expire_heartbeats()
+    skewed(fixture, -HEARTBEAT_EXPIRES_MS).run("clean")
+    fixture.assert_rolled_back(at)
 
 
 @each_service
@@ -100,26 +100,26 @@ def test_who_is_behind_takes_the_dead_for_living_so_much_longer(service: str) ->
 def test_less_than_the_heartbeat_has_to_spare_is_no_harm(
     service: str, plan: Mapping[str, str], by_ms: int
 ) -> None:
-    world = PlanFixture(service)
-    at = world.schedule(plan)
+    fixture = PlanFixture(service)
+    at = fixture.schedule(plan)
 
     def others() -> None:
         with pytest.raises(PlanInProgressError, match="is being executed"):
-            skewed(world, by_ms).execute(at)
-        skewed(world, by_ms).run("clean")
+            skewed(fixture, by_ms).execute(at)
+        skewed(fixture, by_ms).run("clean")
 
-    assert world.execute(at, ActingEngine(others))
-    assert world.table.rows() == world.before
+    assert fixture.execute(at, InterruptedEngine(others))
+    assert fixture.table.rows() == fixture.rows_before
 
 
 def test_a_plan_is_as_old_as_the_clock_of_the_clean_says() -> None:
     delay = {"hoodie.table.service.rollback.delay.minutes": "2"}
     for by_ms, state in ((0, "REQUESTED"), (-120_000, "REQUESTED"), (120_000, "GONE")):
-        world = PlanFixture("clustering")
-        at = world.schedule()
-        runner = skewed(world, by_ms)
+        fixture = PlanFixture("clustering")
+        at = fixture.schedule()
+        runner = skewed(fixture, by_ms)
         replace(runner, options={**runner.options, **delay}).run("clean")
-        assert world.state(at) == state
+        assert fixture.state(at) == state
 
 
 class Failing(CountingStorage):
@@ -142,29 +142,29 @@ class Failing(CountingStorage):
 def test_storage_that_fails_when_an_execution_wants_to_complete(
     service: str, plan: Mapping[str, str]
 ) -> None:
-    world = PlanFixture(service)
-    at = world.schedule(plan)
-    storage = Failing(world.storage)
+    fixture = PlanFixture(service)
+    at = fixture.schedule(plan)
+    storage = Failing(fixture.storage)
 
     def fail() -> None:
         storage.down = True
 
-    runner = replace(world.runner(hands=ActingEngine(fail)), storage=storage)
+    runner = replace(fixture.runner(engine=InterruptedEngine(fail)), storage=storage)
     with pytest.raises(UnavailableError) as failure:
         runner.execute(at)
     assert "could not be aborted" in failure.value.__notes__[0]
     storage.down = False
-    assert world.state(at) == "INFLIGHT"
-    assert world.table.rows() == world.before
+    assert fixture.state(at) == "INFLIGHT"
+    assert fixture.table.rows() == fixture.rows_before
     with pytest.raises(PlanInProgressError, match="is being executed"):
-        world.execute(at)
-    world.expire()
+        fixture.execute(at)
+    fixture.expire_heartbeats()
     if plan is IMMUTABLE:
-        assert world.execute(at)
+        assert fixture.execute(at)
     else:
-        world.clean()
-        world.assert_gone(at)
-    assert world.table.rows() == world.before
+        fixture.clean()
+        fixture.assert_rolled_back(at)
+    assert fixture.table.rows() == fixture.rows_before
 
 
 @each_service
@@ -173,14 +173,14 @@ def test_storage_that_fails_for_a_minute_while_it_works(
     service: str, plan: Mapping[str, str]
 ) -> None:
     """The heartbeat has a minute to spare: nobody takes the execution for dead."""
-    world = PlanFixture(service)
-    at = world.schedule(plan)
+    fixture = PlanFixture(service)
+    at = fixture.schedule(plan)
 
     def fail_for_a_minute() -> None:
-        world.clock.advance(60_000)
+        fixture.clock.advance(60_000)
         with pytest.raises(PlanInProgressError, match="is being executed"):
-            world.execute(at)
-        world.clean()
+            fixture.execute(at)
+        fixture.clean()
 
-    assert world.execute(at, ActingEngine(fail_for_a_minute))
-    assert world.table.rows() == world.before
+    assert fixture.execute(at, InterruptedEngine(fail_for_a_minute))
+    assert fixture.table.rows() == fixture.rows_before

@@ -26,7 +26,7 @@ from support.cancellable_plans import (
     PlanFixture,
     each_service,
 )
-from support.concurrency import ActingEngine
+from support.concurrency import InterruptedEngine
 from support.faults import MortalStorage
 from support.tables import NO_SERVICES, WrittenTable, row
 
@@ -36,37 +36,37 @@ TTL = {HUDI_TYPE: "KEEP_BY_TIME", HUDI_DAYS: "1"}
 A_WEEK_MS = 7 * 86_400_000
 
 
-def update(world: PlanFixture) -> object:
-    return world.table.upsert([row("a", 9, "ninth")])
+def update(fixture: PlanFixture) -> object:
+    return fixture.table.upsert([row("a", 9, "ninth")])
 
 
-def delete(world: PlanFixture) -> object:
-    return world.table.write("DELETE", [row("a", 9)])
+def delete(fixture: PlanFixture) -> object:
+    return fixture.table.write("DELETE", [row("a", 9)])
 
 
-def overwrite(world: PlanFixture) -> object:
-    return world.table.write("INSERT_OVERWRITE", [row("new", 1, "overwritten")])
+def overwrite(fixture: PlanFixture) -> object:
+    return fixture.table.write("INSERT_OVERWRITE", [row("new", 1, "overwritten")])
 
 
-def overwrite_all(world: PlanFixture) -> object:
-    return world.table.write("INSERT_OVERWRITE_TABLE", [row("new", 1, "overwritten")])
+def overwrite_all(fixture: PlanFixture) -> object:
+    return fixture.table.write("INSERT_OVERWRITE_TABLE", [row("new", 1, "overwritten")])
 
 
-def drop(world: PlanFixture) -> object:
-    return world.table.delete_partitions(DAYS[0])
+def drop(fixture: PlanFixture) -> object:
+    return fixture.table.delete_partitions(DAYS[0])
 
 
-def expire(world: PlanFixture) -> object:
-    return world.runner(TTL).run("ttl")
+def expire(fixture: PlanFixture) -> object:
+    return fixture.runner(TTL).run("ttl")
 
 
 def aged(service: str) -> PlanFixture:
     """A table of which all but one partition is a week old."""
-    world = PlanFixture(service)
-    world.clock.advance(A_WEEK_MS)
-    world.table.upsert([row("late", 1, "kept", "2026-02-01")])
-    world.before = world.table.rows()
-    return world
+    fixture = PlanFixture(service)
+    fixture.clock.advance(A_WEEK_MS)
+    fixture.table.upsert([row("late", 1, "kept", "2026-02-01")])
+    fixture.rows_before = fixture.table.rows()
+    return fixture
 
 
 Write = Callable[[PlanFixture], object]
@@ -84,57 +84,57 @@ class TestClusteringGivesWay:
     """A clustering conflicts with every change of its file groups."""
 
     def test_to_a_write_before_it_is_executed(self, write: Write) -> None:
-        world = aged("clustering")
-        at = world.schedule()
-        assert write(world)
-        rows = world.table.rows()
+        fixture = aged("clustering")
+        at = fixture.schedule()
+        assert write(fixture)
+        rows = fixture.table.rows()
         with pytest.raises(ConflictError):
-            world.execute(at)
-        world.assert_gone(at)
-        assert world.table.rows() == rows
+            fixture.execute(at)
+        fixture.assert_rolled_back(at)
+        assert fixture.table.rows() == rows
 
     def test_to_a_write_while_it_is_executed(self, write: Write) -> None:
-        world = aged("clustering")
-        at = world.schedule()
+        fixture = aged("clustering")
+        at = fixture.schedule()
         rows = []
 
-        def meanwhile() -> None:
-            assert write(world)
-            rows.extend(world.table.rows())
+        def other_process() -> None:
+            assert write(fixture)
+            rows.extend(fixture.table.rows())
 
         with pytest.raises(ConflictError):
-            world.execute(at, ActingEngine(meanwhile))
-        world.assert_gone(at)
-        assert world.table.rows() == rows
+            fixture.execute(at, InterruptedEngine(other_process))
+        fixture.assert_rolled_back(at)
+        assert fixture.table.rows() == rows
 
 
 @each_service
 @pytest.mark.parametrize("write", REPLACING.values(), ids=list(REPLACING))
 def test_what_takes_groups_out_pre_empts_every_service(service: str, write: Write) -> None:
     for executing in (False, True):
-        world = aged(service)
-        at = world.schedule()
+        fixture = aged(service)
+        at = fixture.schedule()
         if executing:
             with pytest.raises(ConflictError):
-                world.execute(at, ActingEngine(lambda: write(world)))  # noqa: B023
+                fixture.execute(at, InterruptedEngine(lambda: write(fixture)))  # noqa: B023
         else:
-            assert write(world)
+            assert write(fixture)
             with pytest.raises(ConflictError):
-                world.execute(at)
-        rows = world.table.rows()
-        world.assert_gone(at)
-        assert world.table.rows() == rows != world.before
+                fixture.execute(at)
+        rows = fixture.table.rows()
+        fixture.assert_rolled_back(at)
+        assert fixture.table.rows() == rows != fixture.rows_before
 
 
 @each_service
-def test_the_reason_tells_who_was_faster(service: str) -> None:
-    world = aged(service)
-    at = world.schedule()
-    done = drop(world)
+def test_the_reason_names_the_process_that_was_faster(service: str) -> None:
+    fixture = aged(service)
+    at = fixture.schedule()
+    done = drop(fixture)
     assert isinstance(done, Commit)
     with pytest.raises(ConflictError):
-        world.execute(at)
-    (told,) = world.rollbacks()
+        fixture.execute(at)
+    (told,) = fixture.rollbacks()
     assert told.caused_by == f"{done.instant}_{done.completed_at}.replacecommit"
     # The timeline shows it: without the file groups, which may be thousands.
     assert (told.reason or "").endswith("touches the same file groups as this write")
@@ -150,60 +150,60 @@ ORDINARY = {
 
 @pytest.mark.parametrize(("service", "write"), ORDINARY.values(), ids=list(ORDINARY))
 def test_with_an_ordinary_plan_ordinary_rules_hold(service: str, write: Write) -> None:
-    world = PlanFixture(service)
-    at = world.schedule(IMMUTABLE)
+    fixture = PlanFixture(service)
+    at = fixture.schedule(IMMUTABLE)
     with pytest.raises(ConflictError):
-        write(world)
-    world.assert_kept(at)
-    assert world.execute(at)
-    assert world.table.rows() == world.before
+        write(fixture)
+    fixture.assert_still_pending(at)
+    assert fixture.execute(at)
+    assert fixture.table.rows() == fixture.rows_before
 
 
 @pytest.mark.parametrize("service", ["compaction", "logcompaction"])
 @pytest.mark.parametrize("executing", [False, True], ids=["waiting", "executing"])
 def test_log_files_beside_a_compaction_are_no_conflict(service: str, executing: bool) -> None:
-    world = PlanFixture(service)
-    at = world.schedule()
+    fixture = PlanFixture(service)
+    at = fixture.schedule()
     if executing:
-        assert world.execute(at, ActingEngine(lambda: update(world)))
+        assert fixture.execute(at, InterruptedEngine(lambda: update(fixture)))
     else:
-        update(world)
-        assert world.execute(at)
-    assert {each["note"] for each in world.table.rows()} == {"ninth", "at 3"}
+        update(fixture)
+        assert fixture.execute(at)
+    assert {each["note"] for each in fixture.table.rows()} == {"ninth", "at 3"}
 
 
 @each_service
 def test_ttl_takes_no_notice_of_files_that_are_being_written(service: str) -> None:
-    world = aged(service)
-    at = world.schedule()
-    world.die_executing(at)
-    assert isinstance(expire(world), Commit), "the files of a living execution"
-    assert {each["id"] for each in world.table.rows()} == {"late"}
-    world.assert_kept(at, "INFLIGHT")
+    fixture = aged(service)
+    at = fixture.schedule()
+    fixture.crash_executing(at)
+    assert isinstance(expire(fixture), Commit), "the files of a living execution"
+    assert {each["id"] for each in fixture.table.rows()} == {"late"}
+    fixture.assert_still_pending(at, "INFLIGHT")
 
 
 def test_ttl_waits_for_an_ordinary_plan() -> None:
-    world = aged("clustering")
-    world.schedule(IMMUTABLE)
-    told = expire(world)
+    fixture = aged("clustering")
+    fixture.schedule(IMMUTABLE)
+    told = expire(fixture)
     assert isinstance(told, Skip)
     assert "held by clustering" in told.reason
 
 
 @each_service
 def test_early_detection_passes_over_files_of_a_cancellable_execution(service: str) -> None:
-    world = PlanFixture(service)
-    at = world.schedule()
+    fixture = PlanFixture(service)
+    at = fixture.schedule()
 
-    def meanwhile() -> None:
-        world.table.upsert([row("a", 9, "ninth")], EARLY)
+    def other_process() -> None:
+        fixture.table.upsert([row("a", 9, "ninth")], EARLY)
 
     if service == "clustering":
         with pytest.raises(ConflictError):
-            world.execute(at, ActingEngine(meanwhile))
+            fixture.execute(at, InterruptedEngine(other_process))
     else:
-        assert world.execute(at, ActingEngine(meanwhile))
-    assert row("a", 9, "ninth") in world.table.rows()
+        assert fixture.execute(at, InterruptedEngine(other_process))
+    assert row("a", 9, "ninth") in fixture.table.rows()
 
 
 def kill(process: MortalStorage) -> None:
@@ -215,94 +215,96 @@ class TestAnnouncedWrites:
     """A cancellable plan also fails for a write that is about to complete."""
 
     def test_an_update_is_not_aborted_by_a_clustering(self) -> None:
-        world = PlanFixture("clustering")
-        at = world.schedule()
+        fixture = PlanFixture("clustering")
+        at = fixture.schedule()
 
         def cluster() -> None:
             with pytest.raises(ConflictError, match="is pending that touches the same file groups"):
-                world.execute(at)
+                fixture.execute(at)
 
-        world.table.upsert([row("a", 9, "ninth")], meanwhile=cluster)
-        world.assert_gone(at)
-        assert row("a", 9, "ninth") in world.table.rows()
+        fixture.table.upsert([row("a", 9, "ninth")], before_commit=cluster)
+        fixture.assert_rolled_back(at)
+        assert row("a", 9, "ninth") in fixture.table.rows()
 
     @pytest.mark.parametrize("operation", ["INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"])
     def test_nor_is_an_overwrite(self, operation: str) -> None:
-        world = PlanFixture("clustering")
-        at = world.schedule()
+        fixture = PlanFixture("clustering")
+        at = fixture.schedule()
 
         def cluster() -> None:
             with pytest.raises(ConflictError, match="is pending"):
-                world.execute(at)
+                fixture.execute(at)
 
         rows = [row("new", 1, "overwritten")]
-        world.table.write(operation, rows, meanwhile=cluster)
-        world.assert_gone(at)
-        assert row("new", 1, "overwritten") in world.table.rows()
+        fixture.table.write(operation, rows, before_commit=cluster)
+        fixture.assert_rolled_back(at)
+        assert row("new", 1, "overwritten") in fixture.table.rows()
 
     def test_a_writer_that_is_dead_is_not_waited_for(self) -> None:
         """Failed writes may be left where they are, and must not end all clusterings."""
-        world = PlanFixture(
+        fixture = PlanFixture(
             "clustering", {**MULTI_WRITER, "hoodie.clean.failed.writes.policy": "NEVER"}
         )
         for operation in ("UPSERT", "INSERT_OVERWRITE"):
-            mortal = MortalStorage(world.storage)
-            dying = WrittenTable(mortal, world.clock, world.table.options)
+            mortal = MortalStorage(fixture.storage)
+            dying = WrittenTable(mortal, fixture.clock, fixture.table.options)
             with pytest.raises(Crash):
-                dying.write(operation, [row("a", 9)], meanwhile=partial(kill, mortal))
-        world.expire()
-        assert world.execute(world.schedule())
-        assert world.table.rows() == world.before
+                dying.write(operation, [row("a", 9)], before_commit=partial(kill, mortal))
+        fixture.expire_heartbeats()
+        assert fixture.execute(fixture.schedule())
+        assert fixture.table.rows() == fixture.rows_before
 
     @pytest.mark.parametrize("operation", ["UPSERT", "INSERT_OVERWRITE"])
     def test_a_write_elsewhere_is_none_of_its_business(self, operation: str) -> None:
-        world = PlanFixture("clustering")
-        at = world.schedule()
+        fixture = PlanFixture("clustering")
+        at = fixture.schedule()
         done: list[Commit] = []
         elsewhere = [row("new", day="2026-03-01")]
-        world.table.write(operation, elsewhere, meanwhile=lambda: done.append(world.execute(at)))
+        fixture.table.write(
+            operation, elsewhere, before_commit=lambda: done.append(fixture.execute(at))
+        )
         assert done
-        assert len(world.table.rows()) == len(world.before) + 1
+        assert len(fixture.table.rows()) == len(fixture.rows_before) + 1
 
     def test_nor_are_log_files_for_a_compaction(self) -> None:
-        world = PlanFixture("compaction")
-        at = world.schedule()
+        fixture = PlanFixture("compaction")
+        at = fixture.schedule()
         done: list[Commit] = []
-        world.table.upsert([row("a", 9)], meanwhile=lambda: done.append(world.execute(at)))
+        fixture.table.upsert([row("a", 9)], before_commit=lambda: done.append(fixture.execute(at)))
         assert done
-        assert row("a", 9) in world.table.rows()
+        assert row("a", 9) in fixture.table.rows()
 
     def test_a_log_compaction_would_abort_them_and_fails(self) -> None:
-        world = PlanFixture("logcompaction")
-        at = world.schedule()
+        fixture = PlanFixture("logcompaction")
+        at = fixture.schedule()
 
         def compact() -> None:
             with pytest.raises(ConflictError, match="a deltacommit is pending"):
-                world.execute(at)
+                fixture.execute(at)
 
-        world.table.upsert([row("a", 9)], meanwhile=compact)
-        world.assert_gone(at)
-        assert row("a", 9) in world.table.rows()
+        fixture.table.upsert([row("a", 9)], before_commit=compact)
+        fixture.assert_rolled_back(at)
+        assert row("a", 9) in fixture.table.rows()
 
     def test_an_ordinary_clustering_goes_before_and_the_update_fails(self) -> None:
-        world = PlanFixture("clustering")
+        fixture = PlanFixture("clustering")
         allowed = {"hoodie.clustering.updates.strategy": "ALLOW"}
         done: list[Commit] = []
         with pytest.raises(ConflictError):
-            world.table.upsert(
+            fixture.table.upsert(
                 [row("a", 9)],
                 allowed,
-                meanwhile=lambda: done.append(world.execute(world.schedule(IMMUTABLE))),
+                before_commit=lambda: done.append(fixture.execute(fixture.schedule(IMMUTABLE))),
             )
         assert done
 
 
-def test_inserts_go_elsewhere_so_that_nobody_has_to_fail() -> None:
-    world = PlanFixture("clustering")
-    at = world.schedule()
-    world.table.write("INSERT", [row("new")])
-    assert world.execute(at)
-    assert len(world.table.rows()) == len(world.before) + 1
+def test_inserts_avoid_file_groups_of_pending_clusterings() -> None:
+    fixture = PlanFixture("clustering")
+    at = fixture.schedule()
+    fixture.table.write("INSERT", [row("new")])
+    assert fixture.execute(at)
+    assert len(fixture.table.rows()) == len(fixture.rows_before) + 1
 
 
 class TestPlansOverPlans:
@@ -310,46 +312,46 @@ class TestPlansOverPlans:
 
     @each_service
     def test_the_cancellable_one_goes_before_the_other_appears(self, service: str) -> None:
-        world = PlanFixture(service)
-        below = world.schedule()
+        fixture = PlanFixture(service)
+        below = fixture.schedule()
         seen: list[list[str]] = []
-        storage = Watched(world.storage, service, seen)
-        found = replace(world.runner(), storage=storage).schedule(service)
+        storage = Watched(fixture.storage, service, seen)
+        found = replace(fixture.runner(), storage=storage).schedule(service)
         assert isinstance(found, Instant)
         assert seen == [[]], "two plans for one group"
-        assert world.state(below) == "GONE"
-        (told,) = world.rollbacks()
+        assert fixture.state(below) == "GONE"
+        (told,) = fixture.rollbacks()
         assert told.caused_by == f"{service} {found.requested_at}"
-        before = load_snapshot(world.storage).plan_of(found.requested_at, Action(service))
+        before = load_snapshot(fixture.storage).plan_of(found.requested_at, Action(service))
         assert before is not None
         assert not before.cancellable
-        assert world.execute(found.requested_at)
-        assert world.table.rows() == world.before
+        assert fixture.execute(found.requested_at)
+        assert fixture.table.rows() == fixture.rows_before
 
     @each_service
     def test_also_if_its_execution_has_died(self, service: str) -> None:
-        world = PlanFixture(service)
-        below = world.schedule()
-        world.die_executing(below)
-        world.expire()
-        above = world.schedule(IMMUTABLE)
-        assert (world.state(below), world.state(above)) == ("GONE", "REQUESTED")
-        assert world.left_of(below) == []
-        assert world.execute(above)
-        assert world.table.rows() == world.before
+        fixture = PlanFixture(service)
+        below = fixture.schedule()
+        fixture.crash_executing(below)
+        fixture.expire_heartbeats()
+        above = fixture.schedule(IMMUTABLE)
+        assert (fixture.state(below), fixture.state(above)) == ("GONE", "REQUESTED")
+        assert fixture.files_naming(below) == []
+        assert fixture.execute(above)
+        assert fixture.table.rows() == fixture.rows_before
 
     @each_service
     def test_but_not_while_it_is_being_executed(self, service: str) -> None:
-        world = PlanFixture(service)
-        below = world.schedule()
+        fixture = PlanFixture(service)
+        below = fixture.schedule()
         told: list[Instant | Skip] = []
         previews: list[object] = []
 
-        def meanwhile() -> None:
-            told.append(world.runner().schedule(service))
-            previews.append(world.runner().preview(service))
+        def other_process() -> None:
+            told.append(fixture.runner().schedule(service))
+            previews.append(fixture.runner().preview(service))
 
-        assert world.execute(below, ActingEngine(meanwhile))
+        assert fixture.execute(below, InterruptedEngine(other_process))
         assert isinstance(told[0], Skip)
         assert f"{service} {below}, which is being executed" in told[0].reason
         assert previews == told
@@ -357,39 +359,39 @@ class TestPlansOverPlans:
     @each_service
     def test_a_cancellable_plan_goes_over_no_other(self, service: str) -> None:
         for below in (IMMUTABLE, CANCELLABLE_PLAN):
-            world = PlanFixture(service)
-            at = world.schedule(below)
-            told = world.runner(CANCELLABLE_PLAN).schedule(service)
+            fixture = PlanFixture(service)
+            at = fixture.schedule(below)
+            told = fixture.runner(CANCELLABLE_PLAN).schedule(service)
             assert isinstance(told, Skip)
             assert f"held by {service} {at}" in told.reason
-            world.assert_kept(at)
+            fixture.assert_still_pending(at)
 
     def test_groups_that_others_execute_are_left_and_the_rest_is_planned(self) -> None:
-        world = PlanFixture("clustering")
+        fixture = PlanFixture("clustering")
         some = {"hoodie.clustering.plan.strategy.partition.selected": DAYS[0]}
-        at = world.schedule({**CANCELLABLE_PLAN, **some})
+        at = fixture.schedule({**CANCELLABLE_PLAN, **some})
         plans = []
 
-        def meanwhile() -> None:
-            plans.append(world.runner().preview("clustering"))
+        def other_process() -> None:
+            plans.append(fixture.runner().preview("clustering"))
 
-        assert world.execute(at, ActingEngine(meanwhile))
+        assert fixture.execute(at, InterruptedEngine(other_process))
         assert plans[0].partitions == (DAYS[1],)
         assert plans[0].missing_partitions == (DAYS[0],)
         assert plans[0].missing_reasons[DAYS[0]].endswith("which is being executed")
 
     def test_a_compaction_goes_over_a_clustering(self) -> None:
-        world = PlanFixture("compaction")
-        found = world.runner(CANCELLABLE_PLAN).schedule("clustering")
+        fixture = PlanFixture("compaction")
+        found = fixture.runner(CANCELLABLE_PLAN).schedule("clustering")
         assert isinstance(found, Instant | Skip)
         single = {"hoodie.clustering.plan.strategy.single.group.clustering.enabled": "true"}
         if isinstance(found, Skip):
-            found = world.runner({**CANCELLABLE_PLAN, **single}).schedule("clustering")
+            found = fixture.runner({**CANCELLABLE_PLAN, **single}).schedule("clustering")
         assert isinstance(found, Instant)
-        at = world.schedule(IMMUTABLE)
-        assert world.state(found.requested_at) == "GONE"
-        assert world.execute(at)
-        assert world.table.rows() == world.before
+        at = fixture.schedule(IMMUTABLE)
+        assert fixture.state(found.requested_at) == "GONE"
+        assert fixture.execute(at)
+        assert fixture.table.rows() == fixture.rows_before
 
 
 class Watched(CountingStorage):
@@ -415,51 +417,51 @@ class TestLogFilesOfACancelledCompaction:
     @pytest.mark.parametrize("service", ["compaction", "logcompaction"])
     @pytest.mark.parametrize("begun", [False, True], ids=["requested", "inflight"])
     def test_nothing_of_it_is_lost_in_any_view(self, service: str, begun: bool) -> None:
-        world = PlanFixture(service)
-        world.table.clock.sleep(1)
-        before = world.table.upsert([row("a", 4, "before")])
-        at = world.schedule()
+        fixture = PlanFixture(service)
+        fixture.table.clock.sleep(1)
+        before = fixture.table.upsert([row("a", 4, "before")])
+        at = fixture.schedule()
         if begun:
-            world.die_executing(at)
-        during = world.table.upsert([row("a", 5, "during"), row("b", 5, "during", DAYS[1])])
-        optimized = world.table.rows(optimized=True)
-        world.expire()
-        world.runner().cancel(at)
-        world.assert_gone(at)
-        assert {each["note"] for each in world.table.rows()} == {"during"}
-        assert world.table.rows(optimized=True) == optimized
-        assert changed_since(world, before.completed_at) == {"a": "during", "b": "during"}
-        after = world.table.upsert([row("a", 6, "after")])
-        assert changed_since(world, during.completed_at) == {"a": "after"}
-        assert world.runner().run("compaction")
-        assert world.table.rows(optimized=True) == world.table.rows()
-        assert {each["id"]: each["note"] for each in world.table.rows()} == {
+            fixture.crash_executing(at)
+        during = fixture.table.upsert([row("a", 5, "during"), row("b", 5, "during", DAYS[1])])
+        optimized = fixture.table.rows(optimized=True)
+        fixture.expire_heartbeats()
+        fixture.runner().cancel(at)
+        fixture.assert_rolled_back(at)
+        assert {each["note"] for each in fixture.table.rows()} == {"during"}
+        assert fixture.table.rows(optimized=True) == optimized
+        assert changed_since(fixture, before.completed_at) == {"a": "during", "b": "during"}
+        after = fixture.table.upsert([row("a", 6, "after")])
+        assert changed_since(fixture, during.completed_at) == {"a": "after"}
+        assert fixture.runner().run("compaction")
+        assert fixture.table.rows(optimized=True) == fixture.table.rows()
+        assert {each["id"]: each["note"] for each in fixture.table.rows()} == {
             "a": "after",
             "b": "during",
         }
         assert after.instant > at
 
 
-def changed_since(world: PlanFixture, since: str) -> dict[str, str]:
-    plan = plan_changes(load_consistent_snapshot(world.storage), since=since)
-    found = read_plan(world.storage, plan.plan).to_pylist()
+def changed_since(fixture: PlanFixture, since: str) -> dict[str, str]:
+    plan = plan_changes(load_consistent_snapshot(fixture.storage), since=since)
+    found = read_plan(fixture.storage, plan.plan).to_pylist()
     return {each["id"]: each["note"] for each in found}
 
 
-def test_a_loop_tells_what_it_does_not_execute_and_does_not_rest() -> None:
-    world = PlanFixture("clustering")
-    at = world.schedule()
-    world.die_executing(at)
-    world.expire()
-    steps = list(run_round(world.runner(), ["clustering", "clean"]))
+def test_a_loop_reports_what_it_does_not_execute_and_does_not_sleep() -> None:
+    fixture = PlanFixture("clustering")
+    at = fixture.schedule()
+    fixture.crash_executing(at)
+    fixture.expire_heartbeats()
+    steps = list(run_round(fixture.runner(), ["clustering", "clean"]))
     assert all(step.error is None for step in steps)
     assert any("executed once" in str(step.outcome) for step in steps)
     # The clustering that is not cancellable went over it.
-    assert world.state(at) == "GONE"
+    assert fixture.state(at) == "GONE"
 
 
 def test_inline_services_leave_a_dead_plan_to_the_clean() -> None:
-    told = {
+    options = {
         **MULTI_WRITER,
         **ALWAYS_DUE,
         **CANCELLABLE_PLAN,
@@ -468,13 +470,13 @@ def test_inline_services_leave_a_dead_plan_to_the_clean() -> None:
         "hoodie.clustering.inline": "true",
         "hoodie.clustering.inline.max.commits": "100",
     }
-    world = PlanFixture("clustering")
-    at = world.schedule()
-    world.die_executing(at)
-    world.expire()
-    table = WrittenTable(world.storage, world.clock, told)
+    fixture = PlanFixture("clustering")
+    at = fixture.schedule()
+    fixture.crash_executing(at)
+    fixture.expire_heartbeats()
+    table = WrittenTable(fixture.storage, fixture.clock, options)
     done = table.upsert([row("new", day="2026-03-01")])
     reasons = [each.reason for each in done.services if isinstance(each, Skip)]
     assert any("executed once" in reason for reason in reasons)
     assert any(f"rolled back clustering {at}" in reason for reason in reasons)
-    world.assert_gone(at)
+    fixture.assert_rolled_back(at)

@@ -1,6 +1,6 @@
-"""After any history, who reads within the retained time finds the same rows after a clean.
+"""After any history, queries within the retained time read the same rows after a clean.
 
-And whoever reads at all finds the same rows after archiving.
+All queries read the same rows after archiving.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class History:
     """A table that is written by hand, some writes taking long, with services in between."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self.bench = BuiltTable("MERGE_ON_READ")
-        self.upkeep = clean_and_archive(self.bench, {**options, **NEVER_LATE})
+        self.built = BuiltTable("MERGE_ON_READ")
+        self.upkeep = clean_and_archive(self.built, {**options, **NEVER_LATE})
         self.version = 0
         self.begun: list[Callable[[], None]] = []
         self.replaced: set[tuple[str, str]] = set()
@@ -110,27 +110,27 @@ class History:
     def write(self, group: tuple[str, str]) -> None:
         files = {group: self.rows(group)}
         if self.has(group):
-            self.bench.write(logs=files)
+            self.built.write(logs=files)
         else:
-            self.bench.write(files)
+            self.built.write(files)
 
     def has(self, group: tuple[str, str]) -> bool:
-        snapshot = load_snapshot(self.bench.storage)
+        snapshot = load_snapshot(self.built.storage)
         return any(found.key == group for found in snapshot.groups(snapshot.view()))
 
     def begin(self, group: tuple[str, str]) -> None:
         if self.begun or not self.has(group):
             return
-        rows, at = self.rows(group), self.bench.tick()
+        rows, at = self.rows(group), self.built.tick()
         for state in (State.REQUESTED, State.INFLIGHT):
-            self.bench.put(Instant(at, Action.DELTA_COMMIT, state), b"")
+            self.built.put(Instant(at, Action.DELTA_COMMIT, state), b"")
 
         def end() -> None:
             for state in (State.REQUESTED, State.INFLIGHT):
                 path = Instant(at, Action.DELTA_COMMIT, state).file_name
-                self.bench.storage.delete(f".hoodie/timeline/{path}")
-            log = self.bench.log(group, rows, at)
-            self.bench.builder.commit(logs={group: log}, instant=at, action=Action.DELTA_COMMIT)
+                self.built.storage.delete(f".hoodie/timeline/{path}")
+            log = self.built.log(group, rows, at)
+            self.built.builder.commit(logs={group: log}, instant=at, action=Action.DELTA_COMMIT)
 
         self.begun.append(end)
 
@@ -140,11 +140,11 @@ class History:
         self.begun = []
 
     def compact(self, group: tuple[str, str], *, slowly: bool) -> None:
-        snapshot = load_snapshot(self.bench.storage)
+        snapshot = load_snapshot(self.built.storage)
         found = [g for g in snapshot.groups(snapshot.view()) if g.key == group]
         if self.begun or not found:
             return
-        merged, at = found[0].latest_merged_slice(), self.bench.tick()
+        merged, at = found[0].latest_merged_slice(), self.built.tick()
         operation = CompactionOperation(
             partition=group[0],
             file_id=group[1],
@@ -152,14 +152,14 @@ class History:
             base_file=merged.base.name if merged.base else None,
             logs=tuple(log.name for log in merged.logs),
         )
-        self.bench.put(Instant(at, Action.COMPACTION, State.REQUESTED), compaction_plan(operation))
+        self.built.put(Instant(at, Action.COMPACTION, State.REQUESTED), compaction_plan(operation))
         key = group[1].rstrip("x")
-        rows = versions(**{key: read_versions(self.bench.storage)[key]})
+        rows = versions(**{key: read_versions(self.built.storage)[key]})
 
         def end() -> None:
-            self.bench.base(group, rows, at)
+            self.built.base(group, rows, at)
             pending = Instant(at, Action.COMPACTION, State.INFLIGHT)
-            self.bench.complete(pending, self.bench.stats(at, group))
+            self.built.complete(pending, self.built.stats(at, group))
 
         self.begun.append(end)
         if not slowly:
@@ -168,13 +168,13 @@ class History:
     def replace(self, group: tuple[str, str]) -> None:
         if self.begun or not self.has(group):
             return
-        at = self.bench.tick()
+        at = self.built.tick()
         new = (group[0], f"{group[1]}x")
-        self.bench.base(new, self.rows(group), at)
-        stats = self.bench.stats(at, new, replaced={group[0]: (group[1],)})
+        self.built.base(new, self.rows(group), at)
+        stats = self.built.stats(at, new, replaced={group[0]: (group[1],)})
         self.replaced.add(group)
-        done = Instant(at, Action.REPLACE_COMMIT, completed_at=self.bench.tick())
-        self.bench.put(
+        done = Instant(at, Action.REPLACE_COMMIT, completed_at=self.built.tick())
+        self.built.put(
             done,
             format_replace_commit(
                 CommitMetadata(
@@ -187,7 +187,7 @@ class History:
         )
 
     def check_clean(self) -> None:
-        storage = self.bench.storage
+        storage = self.built.storage
         planned = self.upkeep.plan_clean()
         if isinstance(planned, Skip):
             return
@@ -199,7 +199,7 @@ class History:
         assert retained_answers(storage, earliest) == before
 
     def check_archive(self) -> None:
-        storage = self.bench.storage
+        storage = self.built.storage
         before = all_answers(storage)
         if isinstance(self.upkeep.archive(), Commit):
             assert all_answers(storage) == before
@@ -258,4 +258,4 @@ def test_histories_are_cleaned_at_all() -> None:
     for kind in ("write", "compact", "write", "replace", "write", "clean"):
         table.step(kind, 0)
     assert table.cleans == 1
-    assert read_versions(table.bench.storage).keys() == {"f", "g", "h"}
+    assert read_versions(table.built.storage).keys() == {"f", "g", "h"}

@@ -1,4 +1,4 @@
-"""A service that dies at any of its calls to storage: no reader notices, the next run ends it."""
+"""A service that crashes at any storage call: no reader notices, and the next run completes it."""
 
 from __future__ import annotations
 

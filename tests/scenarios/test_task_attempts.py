@@ -1,12 +1,12 @@
-"""Task attempts that run on after their write has ended, and die at any call.
+"""Task attempts that run on after their write has ended, and crash at any call.
 
     driver     begin ── attempt 2 ── complete, or abort ────────────── next writer, clean, doctor
-    attempt 1        ── n calls, stops ............... m calls, dies
+    attempt 1        ── n calls, stops ............... m calls, crash
 
 Spark starts a second attempt of a task that is slow (speculation) or whose executor it has lost,
 and kills the tasks of an aborted job some time after the driver goes on. Whatever calls attempt 1
 makes before and after the end of the write: no row is there twice, none of an aborted write
-appears, and the table is readable, at once and after what the next writers make of it.
+appears, and the table is readable, at once and after the next writers.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def test_archiving_does_not_pass_what_may_still_appear(case: Case) -> None:
         assert table.rows() == sorted(later.values(), key=str), first
 
 
-def test_twins_without_markers_are_told_apart_by_the_commit() -> None:
+def test_twins_without_markers_are_distinguished_by_the_commit() -> None:
     """A table on which real Hudi, or a writer of long ago, has left the file of an attempt."""
     case = Case("COPY_ON_WRITE", Operation.UPSERT, CHANGED)
     table, path = table_with_unlisted_file(case)

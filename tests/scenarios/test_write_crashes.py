@@ -1,6 +1,6 @@
-"""A writer that dies at any of its calls to storage: readers see the old table or the new one.
+"""A writer that crashes at any storage call: readers see the old table or the new one.
 
-The next writer then repairs what is left.
+The next writer rolls the failed write back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A writer that is taken for dead and rolled back while it writes leaves nothing behind."""
+"""A live writer that is rolled back while it writes leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -102,9 +102,9 @@ def test_a_write_with_an_empty_file_is_rolled_back_by_force(
 
 
 def test_plans_and_cleans(spark: SparkSession, table: lw.Table) -> None:
-    told = {"hoodie.compact.inline.max.delta.commits": "1"}
+    options = {"hoodie.compact.inline.max.delta.commits": "1"}
     planned = table.schedule(
-        "compaction", {**told, "hoodie.table.service.plan.cancellable": "true"}
+        "compaction", {**options, "hoodie.table.service.plan.cancellable": "true"}
     )
     (plan,) = call(spark, table, "show_table_service_plans")
     assert (plan.instant, plan.state, plan.cancellable) == (planned.requested_at, "REQUESTED", True)
@@ -161,7 +161,7 @@ WRONG = {
 }
 
 
-def test_wrong_calls_are_told_and_change_nothing(spark: SparkSession, table: lw.Table) -> None:
+def test_wrong_calls_are_reported_and_change_nothing(spark: SparkSession, table: lw.Table) -> None:
     folder = Path(table.path.removeprefix("file://"))
     before = {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
     for text, message in WRONG.items():

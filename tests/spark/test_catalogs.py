@@ -48,23 +48,25 @@ def seen(uri: str, folder: Path) -> dict[str, list[Any]]:
     return found
 
 
-def test_a_metastore_is_told_and_read(spark: SparkSession, table: lw.Table, tmp_path: Path) -> None:
+def test_a_metastore_is_synced_and_read(
+    spark: SparkSession, table: lw.Table, tmp_path: Path
+) -> None:
     trips = TableName("lake", "trips")
     with metastore(tmp_path) as uri:
-        told = {
+        options = {
             "hoodie.datasource.meta.sync.enable": "true",
             "hoodie.datasource.hive_sync.mode": "hms",
             "hoodie.datasource.hive_sync.metastore.uris": f"thrift://127.0.0.1:1,{uri}",
             "hoodie.datasource.hive_sync.database": "lake",
         }
-        done = table.sync(told)
+        done = table.sync(options)
         assert not isinstance(done, Skip)
         assert [(each.table, each.created, each.added) for each in done] == [
             ("lake.trips_ro", True, 3),
             ("lake.trips_rt", True, 3),
             ("lake.trips", True, 3),
         ]
-        again = table.sync(told)
+        again = table.sync(options)
         assert not isinstance(again, Skip)
         assert not any(each.changed for each in again)
         with hive_catalog([uri]) as catalog:
@@ -75,9 +77,9 @@ def test_a_metastore_is_told_and_read(spark: SparkSession, table: lw.Table, tmp_
             there = catalog.partitions(trips)
             assert there[("2026-01-01",)].endswith("/trips/2026-01-01")
         # What a write brings, and takes out, with a column more.
-        table.delete_partitions("2026-01-03", told)
+        table.delete_partitions("2026-01-03", options)
         new = spark.createDataFrame([("d", "2026-01-04", NOW, "hi")], f"{ROWS}, note STRING")
-        table.upsert(new, {**QUIET, **told})
+        table.upsert(new, {**QUIET, **options})
         with hive_catalog([uri]) as catalog:
             changed = catalog.load(trips)
             assert changed is not None
@@ -96,7 +98,7 @@ def test_a_metastore_is_told_and_read(spark: SparkSession, table: lw.Table, tmp_
             assert some[0] == ("2026-01-04",)
             assert some[1].endswith("/trips/2026-01-04")
             catalog.move(trips, changed, [(("2026-01-04",), f"{table.path}/moved")])
-        moved = table.sync({**told, "hoodie.meta.sync.incremental": "false"})
+        moved = table.sync({**options, "hoodie.meta.sync.incremental": "false"})
         assert not isinstance(moved, Skip)
         assert [each.moved for each in moved] == [0, 0, 1]
 
@@ -113,15 +115,15 @@ def test_a_metastore_is_told_and_read(spark: SparkSession, table: lw.Table, tmp_
 
 
 def test_the_catalog_of_the_session(spark: SparkSession, table: lw.Table) -> None:
-    told = {"hoodie.datasource.hive_sync.database": "lake_of_session"}
+    options = {"hoodie.datasource.hive_sync.database": "lake_of_session"}
     try:
-        done = table.sync(told)
+        done = table.sync(options)
         assert not isinstance(done, Skip)
         assert [each.created for each in done] == [True] * 3
-        assert not any(each.changed for each in table.sync(told))  # type: ignore[union-attr]
+        assert not any(each.changed for each in table.sync(options))  # type: ignore[union-attr]
         assert spark.table("lake_of_session.trips").count() == 4
         new = spark.createDataFrame([("e", "2026-01-04", NOW, "hi")], f"{ROWS}, note STRING")
-        table.upsert(new, {**QUIET, **told, "hoodie.datasource.meta.sync.enable": "true"})
+        table.upsert(new, {**QUIET, **options, "hoodie.datasource.meta.sync.enable": "true"})
         found = spark.table("lake_of_session.trips")
         assert found.where("note = 'hi'").count() == 1
         (row,) = spark.sql("SHOW TABLE EXTENDED IN lake_of_session LIKE 'trips'").collect()

@@ -103,7 +103,9 @@ def test_rows_can_be_made_of_the_texts(golden: GoldenTables, spark: SparkSession
 
 
 @pytest.mark.parametrize("table_type", some(["COPY_ON_WRITE", "MERGE_ON_READ"], 0))
-def test_what_spark_writes_is_told(table_type: str, tmp_path: Path, spark: SparkSession) -> None:
+def test_what_spark_writes_is_reported(
+    table_type: str, tmp_path: Path, spark: SparkSession
+) -> None:
     lw.install(spark)
     path = str(tmp_path / "t")
     options = {

@@ -1,4 +1,4 @@
-"""`read` and `changes` give the same rows with Spark and without."""
+"""`read` and `changes` print the same rows with Spark and without."""
 
 from __future__ import annotations
 

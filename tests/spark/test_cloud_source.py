@@ -1,4 +1,4 @@
-"""Objects that an events table tells of, read on Spark."""
+"""Objects of an events table, read on Spark."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def table(spark: SparkSession, tmp_path: Path) -> lw.Table:
     return table
 
 
-def test_it_is_told_and_waited_for(table: lw.Table) -> None:
+def test_freshness_is_reported_and_awaited(table: lw.Table) -> None:
     now = table.freshness()
     assert (now.snapshot.completion, now.snapshot.freshness) == (T + 50, T + 50)
     assert (now.read_optimized.completion, now.read_optimized.freshness) == (T + 49, T + 20)
@@ -64,7 +64,7 @@ def test_procedures_show_it(spark: SparkSession, table: lw.Table) -> None:
     assert held.size > 0
 
 
-def test_the_catalog_of_the_session_is_told(spark: SparkSession, table: lw.Table) -> None:
+def test_the_catalog_of_the_session_is_synced(spark: SparkSession, table: lw.Table) -> None:
     with pytest.raises(lw.InvalidError, match="CREATE TABLE fresh USING hudi LOCATION"):
         table.sync_catalog("fresh")
     spark.sql(f"CREATE TABLE fresh USING hudi LOCATION '{table.path}'")

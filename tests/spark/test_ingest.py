@@ -228,7 +228,7 @@ def test_services_beside_the_rounds(spark: SparkSession, tmp_path: Path) -> None
     assert read(spark, tmp_path / "table") == [row(n, 5) for n in range(4)]
 
 
-def test_a_session_without_connector_is_told_what_it_lacks(
+def test_a_session_without_connector_gets_an_error_that_names_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     options = {

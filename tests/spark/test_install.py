@@ -52,13 +52,13 @@ def test_a_given_schema_prunes_columns(spark: SparkSession, path: str) -> None:
     assert frame.count() == ROWS
 
 
-def test_read_can_be_told_the_columns(spark: SparkSession, path: str) -> None:
+def test_read_takes_columns(spark: SparkSession, path: str) -> None:
     frame = lw.open(path, spark=spark).read(columns=["x", "day"])
     assert frame.columns == ["x", "day"]
     assert frame.where("day = '2026-01-02'").count() == 9
 
 
-def test_changes_can_be_told_the_columns(spark: SparkSession, path: str) -> None:
+def test_changes_take_columns(spark: SparkSession, path: str) -> None:
     changes = lw.open(path, spark=spark).changes(since="20261115212222887", columns=["x", "id"])
     assert changes.dataframe.columns == ["x", "id"]
     assert changes.dataframe.count() == 18
@@ -136,7 +136,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(("options", "kind", "message"), OPTIONS.values(), ids=list(OPTIONS))
-def test_wrong_options_are_told(
+def test_wrong_options_are_reported(
     options: dict[str, str],
     kind: type[lw.LakewrightError],
     message: str,
@@ -153,7 +153,7 @@ def test_an_option_that_does_not_matter_is_a_warning(spark: SparkSession, path: 
     assert frame.count() == ROWS
 
 
-def test_no_path_and_no_table_are_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_no_path_and_no_table_are_reported(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(lw.InvalidError, match="one path of a table"):
         spark.read.format("hudi").load()
     with pytest.raises(lw.InvalidError, match="no table at this path"):

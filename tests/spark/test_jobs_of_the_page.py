@@ -1,4 +1,4 @@
-"""A job of the page that starts Spark imports nothing from its folder and tells no secret."""
+"""A job of the page that starts Spark imports nothing from its folder and shows no secret."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ ROWS = 3
 _BUCKET = "lake"
 
 
-class World:
-    """A bucket whose new objects are told to a queue."""
+class NotifyingBucket:
+    """A bucket that sends its new objects to a queue."""
 
     def __init__(self, server: S3Server) -> None:
         self.server = server
@@ -83,7 +83,7 @@ def traces(folder: Path) -> int:
     return files + len(list((folder / "work").glob("*")))
 
 
-def fed(world: World, folder: Path, moment: int) -> Callable[[], bool]:
+def fed(world: NotifyingBucket, folder: Path, moment: int) -> Callable[[], bool]:
     """Whether so much has moved since now; an object comes whenever four traces more are there."""
     before, next_put = traces(folder), 0
 
@@ -103,7 +103,7 @@ def fed(world: World, folder: Path, moment: int) -> Callable[[], bool]:
 def test_every_row_of_every_object_comes_once(spark: SparkSession, tmp_path: Path) -> None:
     chance, errors = random.Random(11), tmp_path / "errors.log"
     with moto_server() as server:
-        world = World(server)
+        world = NotifyingBucket(server)
         for _ in range(KILLS):
             for _ in range(3):
                 world.put()

@@ -76,7 +76,7 @@ class Target:
 
 
 @pytest.mark.slow
-def test_streams_that_are_killed_hand_every_change_over_once(
+def test_streams_that_are_killed_deliver_every_change_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     sources = {kind: Source(tmp_path / kind / "source", kind) for kind in KINDS}

@@ -1,8 +1,9 @@
 """Speculation and cancelled jobs on real Spark, on executors in processes of their own.
 
 Spark runs slow tasks twice and kills the slower attempt, jobs are cancelled at random moments, and
-some attempts die around the moment at which their file appears. Rows are exact after each write, by
-what a reader sees at once; in the end no file is left that no commit lists, and doctor is content.
+some attempts crash around the moment at which their file appears. Rows are exact after each write,
+by what a reader sees at once; in the end no file is left that no commit lists, and doctor is
+content.
 """
 
 from __future__ import annotations

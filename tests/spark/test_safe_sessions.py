@@ -1,4 +1,4 @@
-"""What a session is set to, or who may send SQL to it, changes no rows and executes nothing."""
+"""Settings of a session and SQL sent to it change no rows and execute no code."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ POLLS = 30_000
 TOLD = re.compile(r"2 of \d+ tasks, \d+ rows, ")
 
 
-def test_tasks_and_rows_are_told_while_a_job_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_and_rows_are_reported_while_a_job_runs(spark: SparkSession, tmp_path: Path) -> None:
     """Two of its tasks end at once; the others wait until that was told."""
     gate = tmp_path / "gate"
 

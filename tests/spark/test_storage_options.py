@@ -1,6 +1,6 @@
 """Options of storage through every interface on a session, and options that there are not.
 
-The table's checksum file is wrong: who reads its properties needs `verify_sidecars=false`.
+The table's checksum file is wrong: reading its properties needs `verify_sidecars=false`.
 """
 
 from __future__ import annotations
@@ -139,22 +139,22 @@ def ingest_files(spark: SparkSession, place: Path, said: dict[str, str]) -> None
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps({"id": "b", "ts": 1}))
     os.utime(file, (1, 1))
-    told = {
+    options = {
         **TABLE,
         "hoodie.streamer.source.dfs.root": str(file.parent),
         "lakewright.source.files.format": "json",
         "lakewright.source.schema": "id STRING, ts INT",
     }
-    lw.ingest(spark, "files", str(place), options={**told, **said})
+    lw.ingest(spark, "files", str(place), options={**options, **said})
 
 
 def ingest_from(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    told = {
+    options = {
         **TABLE,
         "hoodie.streamer.source.hoodieincr.path": str(place),
         "hoodie.streamer.source.hoodieincr.missing.checkpoint.strategy": "READ_UPTO_LATEST_COMMIT",
     }
-    lw.ingest(spark, "hudi", f"{place}-copy", options={**told, **said})
+    lw.ingest(spark, "hudi", f"{place}-copy", options={**options, **said})
 
 
 Interface = Callable[[SparkSession, Path, dict[str, str]], None]

@@ -196,7 +196,7 @@ def test_every_type_comes_through(spark: SparkSession, golden: GoldenTables) -> 
     assert set(map(str, found)) == set(map(str, spark.read.format("hudi").load(path).collect()))
 
 
-def test_what_is_wrong_is_told_before_anything_starts(
+def test_what_is_wrong_is_reported_before_anything_starts(
     spark: SparkSession, golden: GoldenTables, tmp_path: Path
 ) -> None:
     path = str(golden["mor_avro"])

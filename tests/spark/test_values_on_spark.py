@@ -116,7 +116,7 @@ AMBIGUOUS: dict[str, tuple[dict[str, Any], tuple[str, str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("how", "values", "told"), AMBIGUOUS.values(), ids=list(AMBIGUOUS))
+@pytest.mark.parametrize(("how", "values", "message"), AMBIGUOUS.values(), ids=list(AMBIGUOUS))
 @pytest.mark.parametrize("index", some(["SIMPLE", "GLOBAL_SIMPLE"], 1))
 def test_values_that_could_be_others_are_refused(
     spark: SparkSession,
@@ -124,12 +124,12 @@ def test_values_that_could_be_others_are_refused(
     index: str,
     how: dict[str, Any],
     values: tuple[str, str],
-    told: str,
+    message: str,
 ) -> None:
     options = {"hoodie.index.type": index}
     table = lw.create(str(tmp_path / "t"), spark=spark, name="t", options=options, **how)
     table.upsert(spark.createDataFrame([("a", "b", "c")], "a STRING, b STRING, c STRING"))
-    with pytest.raises(InvalidError, match=told):
+    with pytest.raises(InvalidError, match=message):
         table.upsert(spark.createDataFrame([(*values, "c")], "a STRING, b STRING, c STRING"))
     assert [tuple(row) for row in table.read().select("a", "b", "c").collect()] == [("a", "b", "c")]
 

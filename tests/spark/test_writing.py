@@ -29,9 +29,9 @@ def notes(table: lw.Table) -> dict[str, str]:
 
 
 def create(spark: SparkSession, path: Path, table_type: str, **more: object) -> lw.Table:
-    told = {"partition_by": "day", "ordering": "ts", **more}
+    options = {"partition_by": "day", "ordering": "ts", **more}
     return lw.create(
-        str(path), spark=spark, name="t", table_type=table_type, record_key="id", **told
+        str(path), spark=spark, name="t", table_type=table_type, record_key="id", **options
     )
 
 

@@ -19,7 +19,7 @@ from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash
 from lakewright.write.writer import Commit
-from support.concurrency import ActingEngine
+from support.concurrency import InterruptedEngine
 from support.faults import MortalStorage
 from support.tables import NO_SERVICES, WrittenTable, row
 
@@ -63,7 +63,7 @@ each_service = pytest.mark.parametrize("service", SERVICE_TABLES)
 
 @dataclass
 class PlanFixture:
-    """A table with writers that see each other, and one service that is due on it."""
+    """A table with several writers, and a service whose trigger is met."""
 
     service: str
     options: Mapping[str, str] = field(default_factory=lambda: MULTI_WRITER)
@@ -73,42 +73,46 @@ class PlanFixture:
         self.storage = MemoryStorage.fresh(now_ms=self.clock.now_ms)
         self.table = WrittenTable(self.storage, self.clock, {**NO_SERVICES, **self.options})
         SERVICE_TABLES[self.service](self.table)
-        self.before = self.table.rows()
+        self.rows_before = self.table.rows()
 
     def copy(self) -> PlanFixture:
-        """The same table once more, for other processes; all files are as if made just now."""
+        """A copy of the table for other processes; its files are new."""
         other = object.__new__(PlanFixture)
-        other.service, other.options, other.before = self.service, self.options, self.before
-        # Another process never comes to the ids that those before it have given.
+        other.service, other.options, other.rows_before = (
+            self.service,
+            self.options,
+            self.rows_before,
+        )
+        # Another process never draws the ids of the processes before it.
         other.clock = ManualClock(self.clock.now_ms(), first_id=1000)
         other.storage = MemoryStorage.fresh(self.storage.files(), now_ms=other.clock.now_ms)
         other.table = WrittenTable(other.storage, other.clock, self.table.options)
         return other
 
     def runner(
-        self, options: Mapping[str, str] | None = None, hands: LocalEngine | None = None
+        self, options: Mapping[str, str] | None = None, engine: LocalEngine | None = None
     ) -> ServiceRunner:
         runner = self.table.services({**ALWAYS_DUE, **(options or {})})
-        return runner if hands is None else replace(runner, engine=lambda: hands)
+        return runner if engine is None else replace(runner, engine=lambda: engine)
 
     def schedule(self, options: Mapping[str, str] = CANCELLABLE_PLAN) -> str:
-        """Make the plan of the service; cancellable unless told otherwise."""
+        """Schedule a plan of the service; cancellable by default."""
         found = self.runner(options).schedule(self.service)
         assert isinstance(found, Instant), found
         return found.requested_at
 
-    def execute(self, at: str, hands: LocalEngine | None = None) -> Commit:
-        return self.runner(hands=hands).execute(at)
+    def execute(self, at: str, engine: LocalEngine | None = None) -> Commit:
+        return self.runner(engine=engine).execute(at)
 
-    def die_executing(self, at: str) -> None:
-        """An execution that has written its files and is gone, without a word."""
+    def crash_executing(self, at: str) -> None:
+        """Crash an execution that has written its files."""
         mortal = MortalStorage(self.storage)
 
         def die() -> None:
             mortal.dead = True
             raise Crash
 
-        runner = replace(self.runner(hands=ActingEngine(die)), storage=mortal)
+        runner = replace(self.runner(engine=InterruptedEngine(die)), storage=mortal)
         with pytest.raises(Crash):
             runner.execute(at)
         assert self.state(at) == "INFLIGHT"
@@ -117,12 +121,12 @@ class PlanFixture:
     def clean(self, options: Mapping[str, str] | None = None) -> Commit | Skip:
         return self.runner(options).run("clean")
 
-    def expire(self) -> None:
-        """Let every heartbeat be that of a dead writer."""
+    def expire_heartbeats(self) -> None:
+        """Advance the clock until every heartbeat has expired."""
         self.clock.advance(HEARTBEAT_EXPIRES_MS + 1)
 
     def state(self, at: str) -> str:
-        """How an instant stands on the timeline: its state, or that it is gone."""
+        """The state of an instant on the timeline, or GONE."""
         found = [i for i in load_snapshot(self.storage).timeline if i.requested_at == at]
         return found[0].state.value if found else "GONE"
 
@@ -135,22 +139,22 @@ class PlanFixture:
         named = [(f.path, parse_data_file(f.name)) for f in paths]
         return [path for path, file in named if file is not None and file.instant == at]
 
-    def left_of(self, at: str) -> list[str]:
-        """Everything whose name speaks of an instant, but markers: a task may still be running."""
+    def files_naming(self, at: str) -> list[str]:
+        """All files whose path contains an instant, but markers: a task may still be running."""
         files = [f.path for f in self.storage.list_tree("") if at in f.path]
         return [path for path in files if not path.startswith(".hoodie/.temp/")]
 
-    def assert_gone(self, at: str) -> None:
-        """A plan was taken back: no file of it, nothing pending, and a rollback tells why."""
+    def assert_rolled_back(self, at: str) -> None:
+        """A plan was rolled back with its files, for a recorded reason."""
         assert self.state(at) == "GONE"
-        assert self.left_of(at) == []
+        assert self.files_naming(at) == []
         assert not load_snapshot(self.storage).timeline.pending()
-        (told,) = [each for each in self.rollbacks() if each.target.requested_at == at]
-        assert told.caused_by
-        assert told.reason
-        assert told.target.action == self.service
+        (rollback,) = [info for info in self.rollbacks() if info.target.requested_at == at]
+        assert rollback.caused_by
+        assert rollback.reason
+        assert rollback.target.action == self.service
 
-    def assert_kept(self, at: str, state: str = "REQUESTED") -> None:
-        """A plan stands as it did, and nobody has taken anything back."""
+    def assert_still_pending(self, at: str, state: str = "REQUESTED") -> None:
+        """A plan is still in its state, and nothing was rolled back."""
         assert self.state(at) == state
         assert self.rollbacks() == []

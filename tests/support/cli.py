@@ -25,7 +25,7 @@ CLI_COMMAND = (sys.executable, "-m", "lakewright.cli.main")
 
 
 class LocalSpark(services.LazySpark):
-    """Work without Spark."""
+    """The engine of commands without Spark."""
 
     def __call__(self) -> LocalEngine:
         return LocalEngine()
@@ -47,8 +47,8 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
 
 
-def option_flags(*told: str) -> list[str]:
-    return [part for each in told for part in ("--option", each)]
+def option_flags(*options: str) -> list[str]:
+    return [part for option in options for part in ("--option", option)]
 
 
 def invoke_json(*arguments: str) -> Any:
@@ -57,13 +57,13 @@ def invoke_json(*arguments: str) -> Any:
     return json.loads(result.stdout)
 
 
-# The opposite of what counts when nothing is said, so that a test sees the option arrive.
+# The opposite of the default, so that a test sees whether the option arrives.
 DURABLE = not LocalStorage("/").durable
 STORAGE_OPTIONS = {"durable": str(DURABLE).lower(), "verify_sidecars": "false"}
 
 
 class OpenedStorages:
-    """Notes each local storage that is opened by its address."""
+    """Records each local storage that is opened by its address."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.all: list[LocalStorage] = []
@@ -77,14 +77,14 @@ class OpenedStorages:
         monkeypatch.setitem(STORAGES, "file", StorageKind(opened, local.option_names))
 
     def of(self, table: Path) -> list[tuple[bool, bool]]:
-        """What was said of each storage that was opened for a table, since the last question."""
+        """The options of the storages opened for a table since the last call."""
         found = [(s.durable, s.verify_sidecars) for s in self.all if s.folder == str(table)]
         self.all.clear()
         return found
 
 
 def all_have_options(found: list[tuple[bool, bool]]) -> bool:
-    """Whether a storage was opened, and each with the options of `SAID`."""
+    """Whether a storage was opened, and each with `STORAGE_OPTIONS`."""
     return bool(found) and set(found) == {(DURABLE, False)}
 
 

@@ -1,9 +1,15 @@
-"""Processes on a stage: who moves next is decided call by call, and time stands still meanwhile.
+"""Concurrent processes in one test: which of them makes the next storage call is decided here.
 
-Each process is a thread that runs up to its next call to storage and waits there to be let on. One
-that sleeps is passed over until its time has come; if all sleep, time goes on to the first of them.
-Threads that repeat something, such as heartbeats, are replaced: they act when time goes on, as long
-as their process is awake. So a play depends on nothing but its script.
+Two tools, from coarse to fine:
+
+- `InterruptedEngine`, `InterruptedRows` and `InterruptedStorage` let another process act at one
+  chosen moment: after a task, before an item, in place of the creation of a file.
+- `ProcessScheduler` runs any number of processes and schedules them call by call. Each process is a
+  thread that runs up to its next storage call and waits there until the scheduler steps it. Time
+  stands still: a process that sleeps is not scheduled until its time has come, and if all sleep,
+  the clock advances to the first of them. Periodic tasks such as heartbeats have no threads of
+  their own; they run when the clock advances, as long as their process is not frozen. So a run
+  depends on nothing but its schedule.
 """
 
 from __future__ import annotations
@@ -15,11 +21,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 from unittest import mock
 
+import pyarrow as pa
+
 from lakewright.clock import Clock
-from lakewright.engine.local import LocalEngine
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.errors import LakewrightError, UnavailableError
 from lakewright.storage import memory
 from lakewright.storage.base import Storage
@@ -27,38 +36,12 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.table.locks import base as locks
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash
+from lakewright.write.task import WriteStatus, WriteTask
+from lakewright.write.writer import RowSource
 from support.processes import HANG_TIMEOUT_S
 
-
-class ActingEngine(LocalEngine):
-    """Works, and lets others act before each item, or when all is done."""
-
-    def __init__(
-        self,
-        after: Callable[[], object] | None = None,
-        *,
-        between: Callable[[int], object] | None = None,
-    ) -> None:
-        self._after = after
-        self._between = between
-
-    def map(self, do: Any, items: Any, size: Any) -> Any:
-        count = 0
-
-        def watched(item: Any, token: Any) -> Any:
-            nonlocal count
-            if self._between is not None:
-                self._between(count)
-            count += 1
-            return do(item, token)
-
-        done = super().map(watched, items, size)
-        if self._after is not None:
-            self._after()
-        return done
-
-
 Result = TypeVar("Result")
+Interruption = Callable[[], object]
 Work = Callable[[Storage, Clock], Any]
 Schedule = Callable[["ProcessScheduler", Sequence["ScheduledProcess"]], "ScheduledProcess"]
 
@@ -69,12 +52,138 @@ _PERIODIC_TASKS = (
 )
 
 
-class ScheduledProcess(CountingStorage):
-    """One process, and what it sees of the storage."""
+# ---------------------------------------------------------------------- another process, one moment
 
-    def __init__(self, stage: ProcessScheduler, name: str) -> None:
-        super().__init__(stage.storage)
-        self.stage = stage
+
+def once(act: Interruption) -> Interruption:
+    """Act at the first call alone."""
+    pending = [act]
+
+    def act_once() -> None:
+        if pending:
+            pending.pop()()
+
+    return act_once
+
+
+def _nothing(*_: object) -> None:
+    """No other process acts."""
+
+
+class InterruptedEngine(LocalEngine):
+    """A local engine during whose work another process acts.
+
+    `after_map` runs after all items, `before_item` before each of them, with its number;
+    `after_write` and `after_scan` run after the rows of a write or scan.
+    """
+
+    def __init__(
+        self,
+        after_map: Interruption = _nothing,
+        *,
+        before_item: Callable[[int], object] = _nothing,
+        after_write: Interruption = _nothing,
+        after_scan: Interruption = _nothing,
+    ) -> None:
+        self._after_map = after_map
+        self._before_item = before_item
+        self._after_write = after_write
+        self._after_scan = after_scan
+
+    def scan(self, *arguments: Any) -> ArrowRows:
+        rows = super().scan(*arguments)
+        self._after_scan()
+        return rows
+
+    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
+        written = super().write(task, rows)
+        self._after_write()
+        return written
+
+    def map(self, function: Any, items: Any, size: Any) -> Any:
+        count = 0
+
+        def interrupted(item: Any, token: Any) -> Any:
+            nonlocal count
+            self._before_item(count)
+            count += 1
+            return function(item, token)
+
+        answers = super().map(interrupted, items, size)
+        self._after_map()
+        return answers
+
+
+class InterruptedRows(ArrowRows):
+    """Rows of a write: another process acts once they are read, before the write commits."""
+
+    def __init__(self, rows: pa.Table, act: Interruption) -> None:
+        super().__init__(rows)
+        self._act = act
+
+    @contextmanager
+    def open(self) -> Iterator[pa.Table]:
+        with super().open() as table:
+            yield table
+        self._act()
+
+
+Creation = Callable[[Storage, str, bytes], None]
+
+
+class InterruptedStorage(CountingStorage):
+    """Another process acts in place of the first creation of a file whose path matches."""
+
+    def __init__(self, inner: Storage, pattern: str, act: Creation) -> None:
+        super().__init__(inner)
+        self.pattern = re.compile(pattern)
+        self.act: Creation | None = act
+
+    def create(self, path: str, data: bytes) -> None:
+        if self.act is not None and self.pattern.search(path):
+            act, self.act = self.act, None
+            act(self.inner, path, data)
+        else:
+            super().create(path, data)
+
+
+class InterruptedAfter(CountingStorage):
+    """Another process acts once, after the first call of a method on a path that matches."""
+
+    def __init__(self, inner: Storage, method: str, pattern: str, act: Interruption) -> None:
+        super().__init__(inner)
+        self.method = method
+        self.pattern = re.compile(pattern)
+        self.act = once(act)
+
+    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        result = super()._call(method, *arguments)
+        if method.__name__ == self.method and self.pattern.search(str(arguments[0])):
+            self.act()
+        return result
+
+
+@contextmanager
+def another_process() -> Iterator[None]:
+    """Run the block as another process would: locks held in this process are not visible."""
+    held = dict(locks._SLOTS)
+    locks._SLOTS.clear()
+    try:
+        yield
+    finally:
+        locks._SLOTS.clear()
+        locks._SLOTS.update(held)
+
+
+# ----------------------------------------------------------------- processes scheduled call by call
+
+
+class ScheduledProcess(CountingStorage):
+    """One process: its thread, and the storage as it sees it."""
+
+    def __init__(self, scheduler: ProcessScheduler, name: str) -> None:
+        super().__init__(scheduler.storage)
+        self.scheduler = scheduler
         self.name = name
         self.clock = _ProcessClock(self)
         self.result: Any = None
@@ -82,7 +191,7 @@ class ScheduledProcess(CountingStorage):
         self.is_over = self.is_dead = self.is_frozen = False
         self.wakes_at = 0
         self.steps = 0
-        self.held_still_at = -10
+        self.last_frozen_step = -10
         self.dies_at: int | None = None
         self.cut_off = range(0)
         self.last_call: tuple[str, str] = ("", "")
@@ -92,7 +201,7 @@ class ScheduledProcess(CountingStorage):
 
     @property
     def root(self) -> str:
-        """One of its own, so that locks within this process tell the actors apart."""
+        """A root of its own, so that in-process locks distinguish the processes."""
         return f"{self.inner.root}-of-{self.name}"
 
     @property
@@ -100,39 +209,39 @@ class ScheduledProcess(CountingStorage):
         return not (self.is_dead or self.is_over)
 
     @property
-    def can_move(self) -> bool:
-        asleep = self.wakes_at > self.stage.now.now_ms()
+    def is_runnable(self) -> bool:
+        asleep = self.wakes_at > self.scheduler.now.now_ms()
         return self.is_alive and not self.is_frozen and not asleep
 
     def start(self, work: Work) -> None:
-        """Begin, up to the first call."""
+        """Run up to the first storage call."""
         self._thread = threading.Thread(target=self._run, args=(work,), name=self.name, daemon=True)
         self._thread.start()
         self._wait()
 
     def step(self) -> None:
-        """Let it make its call, and go on up to the next."""
-        assert not self.is_over, f"{self.name} has nothing more to do"
+        """Make one storage call, and run up to the next."""
+        assert not self.is_over, f"{self.name} has ended"
         self.steps += 1
         self._go.release()
         self._wait()
 
-    def bury(self) -> None:
-        """End its thread; nothing that it still does reaches the storage."""
+    def kill(self) -> None:
+        """End the thread; no further call reaches the storage."""
         self.is_dead = True
         while not self.is_over:
             self.step()
 
-    def rest(self) -> None:
-        """Give the others their turn."""
+    def pause(self) -> None:
+        """Wait until the scheduler steps this process."""
         if threading.current_thread() is not self._thread:
-            return  # what repeats itself acts between steps
+            return  # periodic tasks run between steps
         self._arrived.release()
         assert self._go.acquire(timeout=HANG_TIMEOUT_S)
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """Collect the file and create it when the block ends: a call like others."""
+        """Collect the file and create it when the block ends: one call like others."""
         pieces = io.BytesIO()
         yield pieces
         self.create(path, pieces.getvalue())
@@ -150,10 +259,10 @@ class ScheduledProcess(CountingStorage):
             self._arrived.release()
 
     def _wait(self) -> None:
-        assert self._arrived.acquire(timeout=HANG_TIMEOUT_S), f"{self.name} does not come back"
+        assert self._arrived.acquire(timeout=HANG_TIMEOUT_S), f"{self.name} hangs"
 
     def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
-        self.rest()
+        self.pause()
         if self.dies_at is not None and self.steps >= self.dies_at:
             self.is_dead = True
         if self.is_dead:
@@ -162,256 +271,180 @@ class ScheduledProcess(CountingStorage):
             raise UnavailableError("the storage does not answer", process=self.name)
         if method.__name__ in CHANGES:
             self.last_call = (method.__name__, str(arguments[0]) if arguments else "")
-            self.stage.changed = True
+            self.scheduler.changed = True
         return super()._call(method, *arguments)
 
 
 class _ProcessClock:
-    """Time as one process sees it: it is late or early by some time, and sleeps by itself."""
+    """The clock of one process: `skew_ms` ahead of the scheduler's; a sleep yields to others."""
 
-    def __init__(self, actor: ScheduledProcess) -> None:
-        self._actor = actor
-        self.off_ms = 0
+    def __init__(self, process: ScheduledProcess) -> None:
+        self._process = process
+        self.skew_ms = 0
 
     def now_ms(self) -> int:
-        return self._actor.stage.now.now_ms() + self.off_ms
+        return self._process.scheduler.now.now_ms() + self.skew_ms
 
     def monotonic_ms(self) -> int:
-        return self._actor.stage.now.now_ms()
+        return self._process.scheduler.now.now_ms()
 
     def sleep(self, seconds: float) -> None:
-        self._actor.wakes_at = self.monotonic_ms() + max(1, round(seconds * 1000))
-        self._actor.rest()
-        if self._actor.is_dead:
-            raise Crash(self._actor.name)
+        self._process.wakes_at = self.monotonic_ms() + max(1, round(seconds * 1000))
+        self._process.pause()
+        if self._process.is_dead:
+            raise Crash(self._process.name)
 
     def new_id(self) -> str:
-        return self._actor.stage.now.new_id()
+        return self._process.scheduler.now.new_id()
 
 
 @dataclass
 class _PeriodicCall:
-    """What a process does time and again."""
+    """What a process repeats, such as the renewal of its heartbeat."""
 
-    actor: ScheduledProcess
+    process: ScheduledProcess
     method: weakref.WeakMethod[Callable[[], bool]]
     period_ms: int
     next_at: int
 
-    def beat(self, now_ms: int) -> bool:
+    def run(self, now_ms: int) -> bool:
+        """Call it once; return whether it goes on."""
         method = self.method()
-        if method is None or not self.actor.is_alive:
+        if method is None or not self.process.is_alive:
             return False
         self.next_at = now_ms + self.period_ms
         try:
-            return self.actor.is_frozen or bool(method())
+            return self.process.is_frozen or bool(method())
         except LakewrightError:
             return True
 
 
 @dataclass
 class ProcessScheduler:
-    """Some processes on one table; `changed` tells whether the last step changed the storage."""
+    """Processes on one table; `changed` says whether the last step changed the storage."""
 
-    files: dict[str, bytes] = field(default_factory=dict)
+    storage: MemoryStorage
     now: ManualClock = field(default_factory=ManualClock)
-    actors: list[ScheduledProcess] = field(default_factory=list)
+    processes: list[ScheduledProcess] = field(default_factory=list)
     changed: bool = False
-    mover: ScheduledProcess | None = None
+    last_stepped: ScheduledProcess | None = None
     log: list[str] = field(default_factory=list)
+    _periodic: list[_PeriodicCall] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.storage = MemoryStorage.fresh(self.files, now_ms=self.now.now_ms)
-        self._beating: list[_PeriodicCall] = []
+    def start(self, name: str, work: Work, *, skew_ms: int = 0) -> ScheduledProcess:
+        """Start one more process, up to its first storage call."""
+        process = ScheduledProcess(self, name)
+        process.clock.skew_ms = skew_ms
+        self.processes.append(process)
+        process.start(work)
+        return process
 
-    def enter(self, name: str, work: Work, *, off_ms: int = 0) -> ScheduledProcess:
-        """Have one more process begin."""
-        actor = ScheduledProcess(self, name)
-        actor.clock.off_ms = off_ms
-        self.actors.append(actor)
-        actor.start(work)
-        return actor
-
-    def play(self, script: Schedule, check: Callable[[], None]) -> None:
-        """Move one actor after the other until all are done; `check` follows each change."""
-        while alive := [actor for actor in self.actors if actor.is_alive]:
-            able = [actor for actor in alive if actor.can_move]
-            if not able:
-                for actor in alive:
-                    actor.is_frozen = False
-                waking = [actor.wakes_at for actor in alive]
+    def run(self, schedule: Schedule, check: Callable[[], None]) -> None:
+        """Step one process after another until all have ended; `check` follows each change."""
+        while alive := [process for process in self.processes if process.is_alive]:
+            runnable = [process for process in alive if process.is_runnable]
+            if not runnable:
+                for process in alive:
+                    process.is_frozen = False
+                waking = [process.wakes_at for process in alive]
                 self.pass_time(min(waking) - self.now.now_ms())
                 continue
-            actor = self.mover = script(self, able)
+            process = self.last_stepped = schedule(self, runnable)
             self.changed = False
-            actor.step()
-            self.log.append(f"{actor.name} {' '.join(actor.last_call)}")
+            process.step()
+            self.log.append(f"{process.name} {' '.join(process.last_call)}")
             if self.changed:
                 check()
 
     def pass_time(self, milliseconds: int) -> None:
-        """Let time go on; who is awake does meanwhile what it does time and again."""
+        """Advance the clock; periodic tasks of processes that are not frozen run as it advances."""
         end = self.now.now_ms() + max(1, milliseconds)
         while True:
-            due = [each for each in self._beating if each.next_at <= end]
+            due = [call for call in self._periodic if call.next_at <= end]
             if not due:
                 break
-            first = min(due, key=lambda each: each.next_at)
+            first = min(due, key=lambda call: call.next_at)
             self.now.advance(max(0, first.next_at - self.now.now_ms()))
-            if not first.beat(self.now.now_ms()):
-                self._beating.remove(first)
+            if not first.run(self.now.now_ms()):
+                self._periodic.remove(first)
         self.now.advance(end - self.now.now_ms())
 
-    def end(self) -> None:
-        """Bury who is left."""
-        for actor in self.actors:
-            if not actor.is_over:
-                actor.bury()
-        memory._AREAS.pop(self.storage.label, None)
+    def kill_all(self) -> None:
+        """Kill the processes that have not ended."""
+        for process in self.processes:
+            if not process.is_over:
+                process.kill()
 
     def repeat(self, method: Callable[[], bool], period_s: float) -> _PeriodicCall:
-        """Note what the process of this thread wants to be done time and again."""
+        """Register a periodic task of the process that calls this."""
         name = threading.current_thread().name
-        actor = next(each for each in self.actors if each.name == name)
+        process = next(each for each in self.processes if each.name == name)
         period = round(period_s * 1000)
         weak = weakref.WeakMethod(method)
-        beating = _PeriodicCall(actor, weak, period, self.now.now_ms() + period)
-        self._beating.append(beating)
-        return beating
+        call = _PeriodicCall(process, weak, period, self.now.now_ms() + period)
+        self._periodic.append(call)
+        return call
 
-    def forget(self, beating: _PeriodicCall) -> None:
-        """End that."""
-        if beating in self._beating:
-            self._beating.remove(beating)
+    def stop_repeating(self, call: _PeriodicCall) -> None:
+        """End a periodic task."""
+        if call in self._periodic:
+            self._periodic.remove(call)
 
 
 @contextmanager
 def scheduled_processes(
     files: Mapping[str, bytes], now_ms: int, age_ms: int = 0
 ) -> Iterator[ProcessScheduler]:
-    """A stage with these files, of some age; what repeats itself does so on it."""
-    stage = ProcessScheduler(dict(files), ManualClock(now_ms, first_id=1000))
-    stage.now.advance(age_ms)
+    """A scheduler over a table in memory with files of some age; it runs all periodic tasks."""
+    now = ManualClock(now_ms, first_id=1000)
+    storage = MemoryStorage.fresh(dict(files), now_ms=now.now_ms)
+    scheduler = ProcessScheduler(storage, now)
+    now.advance(age_ms)
 
-    class Repeated:
+    class ScheduledTask:
+        """Stands for `PeriodicTask`."""
+
         def __init__(
             self, method: Callable[[], bool], period_s: float, clock: Clock, *, name: str
         ) -> None:
-            self._beating = stage.repeat(method, period_s)
+            self._call = scheduler.repeat(method, period_s)
 
         def stop(self, patience_s: float | None = None) -> None:
-            stage.forget(self._beating)
+            scheduler.stop_repeating(self._call)
 
-    patches = [mock.patch(name, Repeated) for name in _PERIODIC_TASKS]
+    patches = [mock.patch(name, ScheduledTask) for name in _PERIODIC_TASKS]
     for patch in patches:
         patch.start()
     try:
-        yield stage
+        yield scheduler
     finally:
-        stage.end()
+        scheduler.kill_all()
+        memory._AREAS.pop(storage.label, None)
         for patch in patches:
             patch.stop()
 
 
-class Player(CountingStorage):
-    """What one process sees of a storage; before each call it waits until it is its turn.
-
-    It has a root of its own, so that locks within this process tell the players apart.
-    """
-
-    def __init__(self, inner: Storage, name: str) -> None:
-        super().__init__(inner)
-        self.name = name
-        self.is_over = False
-        self._go = threading.Semaphore(0)
-        self._arrived = threading.Semaphore(0)
-
-    @property
-    def root(self) -> str:
-        return f"{self.inner.root}-of-{self.name}"
-
-    def start(self, work: Callable[[Storage], None]) -> None:
-        """Begin to work, up to the first call."""
-        threading.Thread(target=self._run, args=(work,), name=self.name, daemon=True).start()
-        self._wait()
-
-    def step(self) -> None:
-        """Do one call and go on up to the next; nothing if the work is done."""
-        if not self.is_over:
-            self._go.release()
-            self._wait()
-
-    def _run(self, work: Callable[[Storage], None]) -> None:
-        try:
-            work(self)
-        finally:
-            self.is_over = True
-            self._arrived.release()
-
-    def _wait(self) -> None:
-        assert self._arrived.acquire(timeout=HANG_TIMEOUT_S)
-
-    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
-        self._arrived.release()
-        assert self._go.acquire(timeout=HANG_TIMEOUT_S)
-        return super()._call(method, *arguments)
+def _without_clock(work: Callable[[Storage], None], storage: Storage, clock: Clock) -> None:
+    work(storage)
 
 
-def take_turns(
+def run_interleaved(
     storage: Storage, works: Sequence[Callable[[Storage], None]], order: Iterable[int]
 ) -> None:
-    """Let processes work on one storage; `order` names who makes the next call.
+    """Run processes on one storage; `order` lists which of them makes the next call.
 
-    Who is done is passed over; when the order ends, each works on to its end, one after the other.
+    One that has ended is skipped; after the order, each runs to its end, one after the other.
     """
-    players = [Player(storage, f"process {n}") for n in range(len(works))]
-    for player, work in zip(players, works, strict=True):
-        player.start(work)
-    for who in order:
-        players[who].step()
-    for player in players:
-        while not player.is_over:
-            player.step()
-
-
-Act = Callable[[Storage, str, bytes], None]
-
-
-class InterruptedStorage(CountingStorage):
-    """Others act in place of the first creation of a file whose path fits."""
-
-    def __init__(self, inner: Storage, pattern: str, act: Act) -> None:
-        super().__init__(inner)
-        self.pattern = re.compile(pattern)
-        self.act: Act | None = act
-
-    def create(self, path: str, data: bytes) -> None:
-        if self.act is not None and self.pattern.search(path):
-            act, self.act = self.act, None
-            act(self.inner, path, data)
-        else:
-            super().create(path, data)
-
-
-class InterruptedEngine(LocalEngine):
-    """Works, and then lets others act."""
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        self.act = act
-
-    def map(self, do: Any, items: Sequence[Any], size: Any) -> list[Any]:
-        done = super().map(do, items, size)
-        self.act()
-        return done
-
-
-@contextmanager
-def another_process() -> Iterator[None]:
-    """Locks of this process are not seen in the block."""
-    before = dict(locks._SLOTS)
-    locks._SLOTS.clear()
-    try:
-        yield
-    finally:
-        locks._SLOTS.clear()
-        locks._SLOTS.update(before)
+    assert isinstance(storage, MemoryStorage)
+    scheduler = ProcessScheduler(storage)
+    for number, work in enumerate(works):
+        scheduler.start(f"process {number}", partial(_without_clock, work))
+    for number in order:
+        if not scheduler.processes[number].is_over:
+            scheduler.processes[number].step()
+    for process in scheduler.processes:
+        while not process.is_over:
+            process.step()
+    for process in scheduler.processes:
+        if process.error is not None:
+            raise process.error

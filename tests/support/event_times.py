@@ -20,12 +20,12 @@ def event_time(hour: float) -> int:
 
 
 def event_row(key: str, hour: float, note: str = "", day: str = "2026-01-01") -> Row:
-    """A row that happened at an hour; what it notes is its key and hour."""
+    """A row whose event time is an hour; its note is its key and hour."""
     return {"id": key, "day": day, "ts": event_time(hour), "note": note or f"{key}{hour:g}"}
 
 
 def compact_before(hour: float) -> dict[str, str]:
-    """The options of a compaction of what happened before an hour."""
+    """The options of a compaction of rows with event times before an hour."""
     moment = f"2025-12-31T{int(hour):02d}:{round(hour % 1 * 60):02d}:00Z"
     return {
         "hoodie.compaction.strategy": "event_time",
@@ -35,7 +35,7 @@ def compact_before(hour: float) -> dict[str, str]:
 
 EXACT_SPLIT = {"hoodie.compaction.event.time.exact.split": "true"}
 
-# The beginning of event time in these tests: what is told is told in milliseconds after it.
+# Zero of the event times in these tests, which are in milliseconds after it.
 TIME_ZERO = 1_767_000_000_000
 NEVER = 10**15
 DAY, NEXT_DAY = "2026-01-01", "2026-01-02"
@@ -49,10 +49,10 @@ def tracked_table(
     options: Mapping[str, str] | None = None,
     *,
     storage: Storage | None = None,
-    told: Mapping[str, str] | None = None,
+    write_options: Mapping[str, str] | None = None,
 ) -> WrittenTable:
     """A table whose event time is `ts`; no service runs by itself."""
-    table = WrittenTable(options={**NO_SERVICES, **(told or {})})
+    table = WrittenTable(options={**NO_SERVICES, **(write_options or {})})
     if storage is not None:
         table.storage = storage
     return table.create(table_type, event_time="ts", options=options or {})
@@ -86,7 +86,7 @@ def view_times(table: WrittenTable | Storage | Snapshot) -> ViewTimes:
 def partition_view_times(
     table: WrittenTable | Storage | Snapshot, partition: str
 ) -> ViewTimes | None:
-    """The same of one partition; None if it is not there."""
+    """The same of one partition; None if there is no such partition."""
     found = table_freshness(table).partitions.get(partition)
     return (
         None

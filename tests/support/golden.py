@@ -22,7 +22,7 @@ NAMES = sorted(path.stem for path in _FOLDER.glob("*.zip"))
 
 @dataclass(frozen=True)
 class Query:
-    """One question to a table, and the rows that answer it."""
+    """A query of a table, and its rows."""
 
     kind: str  # snapshot, read_optimized, as_of, changes
     rows: tuple[str, ...] | None  # None: real Hudi answers with an error
@@ -51,7 +51,7 @@ class GoldenTables:
 
 
 def upload(table: Path, storage: Storage) -> Storage:
-    """Copy a table into another place, without Hadoop's checksum files."""
+    """Copy a table to a storage, without Hadoop's checksum files."""
     for path in sorted(table.rglob("*")):
         if path.is_file() and not path.name.endswith(".crc"):
             storage.create(path.relative_to(table).as_posix(), path.read_bytes())
@@ -59,7 +59,7 @@ def upload(table: Path, storage: Storage) -> Storage:
 
 
 def queries(name: str) -> list[Query]:
-    """Every question whose answer by real Hudi is on record."""
+    """Every query whose rows by real Hudi are recorded."""
     expected: dict[str, Any] = json.loads((_FOLDER / f"{name}.expected.json").read_text())
     found = [Query("snapshot", tuple(expected["snapshot"]))]
     if "read_optimized" in expected:
@@ -72,7 +72,7 @@ def queries(name: str) -> list[Query]:
 
 
 def some_queries(name: str) -> list[Query]:
-    """All questions in a soak run, else one of each kind: what is in the middle of a history."""
+    """All queries in a soak run, else one of each kind, from the middle of the history."""
     every = [query for query in queries(name) if query.rows is not None]
     if SOAK:
         return every
@@ -94,7 +94,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items() if v is not None}
     if isinstance(value, list):
-        if value and all(isinstance(item, tuple) for item in value):  # a map, as Arrow gives it
+        if value and all(isinstance(item, tuple) for item in value):  # a map, as Arrow returns it
             return {key: _plain(item) for key, item in value}
         return [_plain(item) for item in value]
     if isinstance(value, bytes):

@@ -36,7 +36,7 @@ INGESTION_OPTIONS = {
     "hoodie.datasource.write.recordkey.field": "id",
     "hoodie.datasource.write.partitionpath.field": "day",
     "hoodie.datasource.write.precombine.field": "ts",
-    # Only of an insert one sees that rows came twice.
+    # Duplicates are visible after inserts only.
     "hoodie.datasource.write.operation": "insert",
 }
 
@@ -45,7 +45,7 @@ INGESTION_OPTIONS = {
 class CountingSource(Source):
     """Rows k0, k1, ... in batches of a few; the checkpoint is how many were read.
 
-    Rows with a number in `hidden` are passed over, as by a filter.
+    Rows with a number in `hidden` are skipped, as by a filter. `on_read` runs during each read.
     """
 
     total: int = 10
@@ -53,7 +53,7 @@ class CountingSource(Source):
     hidden: frozenset[int] = frozenset()
     acknowledged: list[int] = field(default_factory=list)
     asked: list[str | None] = field(default_factory=list)
-    meanwhile: Callable[[], object] = lambda: None
+    on_read: Callable[[], object] = lambda: None
 
     name: ClassVar[str] = "counting"
 
@@ -62,7 +62,7 @@ class CountingSource(Source):
         start = int(after.text) if after is not None else 0
         end = min(start + self.size, self.total)
         numbers = [number for number in range(start, end) if number not in self.hidden]
-        self.meanwhile()
+        self.on_read()
         if not numbers:
             moved = Checkpoint(str(end)) if end > start else after
             return Batch(None, moved)
@@ -91,7 +91,7 @@ def ingester(
 
 
 def stored_keys(storage: Storage) -> list[str]:
-    """The keys of all rows, as often as they are there."""
+    """The keys of all rows, duplicates included."""
     return sorted(each["id"] for each in WrittenTable(storage).rows())
 
 
@@ -104,7 +104,7 @@ CLOUD_DATA = "hoodie.streamer.source.cloud.data."
 
 @dataclass
 class EventsTable:
-    """An events table and buckets in one folder; `put` writes an object and gives its event."""
+    """An events table and buckets in one folder; `put` writes an object and returns its event."""
 
     folder: Path
     store: str = "s3"
@@ -131,7 +131,7 @@ class EventsTable:
         bucket: str = "lake",
         size: int | None = None,
     ) -> dict[str, object]:
-        """The event of an object; without data there is none, for the event tells of it only."""
+        """The event of a new object; without data the object does not exist."""
         if data is not None:
             file = self.folder / bucket / path
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -143,8 +143,8 @@ class EventsTable:
             names = {"bucket": bucket, "name": path, "size": str(length), "updated": time}
             return {**names, "id": f"{bucket}/{path}/{self.events}"}
         item = {"key": quote_plus(path), "size": length}
-        told = {"bucket": {"name": bucket}, "object": item}
-        return {"eventName": "ObjectCreated:Put", "eventTime": time, "s3": told}
+        s3 = {"bucket": {"name": bucket}, "object": item}
+        return {"eventName": "ObjectCreated:Put", "eventTime": time, "s3": s3}
 
     def commit(self, *events: dict[str, object], instant: str | None = None) -> Instant:
         """Write events; `instant` is the requested time, if it shall not be the next."""
@@ -153,18 +153,18 @@ class EventsTable:
         return self.builder.commit({("", f"f-{at}"): rows}, instant=at, action=Action.COMMIT)
 
     def source(self, options: dict[str, str] | None = None) -> CloudObjectsSource:
-        """The objects of the table, as JSON unless options say otherwise."""
-        told = {
+        """A source of the objects, by default JSON."""
+        settings = {
             "hoodie.streamer.source.hoodieincr.path": str(self.folder / "events"),
             "lakewright.source.bucket.address": f"{self.folder}/{{bucket}}",
             CLOUD_DATA + "datafile.format": "json",
             **(options or {}),
         }
-        return CloudObjectsSource.from_options(told)
+        return CloudObjectsSource.from_options(settings)
 
 
 class FakeQueue:
-    """Messages that stay until they are deleted; each is seen by one request at a time."""
+    """Messages that stay until they are deleted; each is received by one request at a time."""
 
     def __init__(self, *bodies: str, attributes: Mapping[str, str] | None = None) -> None:
         self.there: dict[str, Message] = {}
@@ -194,18 +194,18 @@ class FakeQueue:
             self.there.pop(receipt, None)
 
     def forget(self) -> None:
-        """What was taken and not deleted is seen again."""
+        """Make messages that were received and not deleted visible again."""
         self.taken.clear()
 
 
 def checkpoint_text(checkpoint: Checkpoint | None) -> str:
-    """What a checkpoint says."""
+    """The text of a checkpoint."""
     assert checkpoint is not None
     return checkpoint.text
 
 
 class RunEnd(Enum):
-    """Where a run comes to its end."""
+    """Where a run ends."""
 
     OF_ITSELF = "when there is nothing new"
     PLANNED = "killed when the offset of a batch was kept, and nothing else"
@@ -229,7 +229,7 @@ class StreamingQuery:
     def run(
         self, end: RunEnd = RunEnd.OF_ITSELF, *, now: bool = True, once: bool = False
     ) -> StreamingQuery:
-        """Start, and read until there is nothing new: all that is there at the start, if `now`."""
+        """Start, and read until nothing is new; with `now`, only what is there at the start."""
         reader = self.started()
         initial = json.dumps(reader.initialOffset())
         if now:
@@ -259,7 +259,7 @@ class StreamingQuery:
 
     @property
     def handed_over(self) -> list[list[tuple[str, Any]]]:
-        """The key and the note of all rows, batch by batch; batches without rows are left out."""
+        """The key and the note of all rows, batch by batch; batches without rows are omitted."""
         found = [
             sorted((row["id"], row["note"]) for row in rows)
             for _, rows in sorted(self.batches.items())

@@ -67,7 +67,7 @@ def table_at(storage: Storage, clock: Clock, **more: str) -> WrittenTable:
 
 @cache
 def planned_table(service: str, *, cancellable: bool, dead: bool = False) -> PlannedTable:
-    """A table with a plan of a service; `dead`: somebody has begun to execute it, and died."""
+    """A table with a plan of a service; `dead`: a process has begun to execute it, and crashed."""
     clock = ManualClock()
     storage = MemoryStorage.fresh(now_ms=clock.now_ms)
     table = table_at(storage, clock)
@@ -80,24 +80,24 @@ def planned_table(service: str, *, cancellable: bool, dead: bool = False) -> Pla
         table.upsert([row(f"k{n}", 1, "first", DAY) for n in range(3)])
         table.upsert([row("k0", 2, "second", DAY)])
         table.upsert([row("k1", 3, "third", DAY)])
-    told = {**SERVICE_OPTIONS[service], CANCELLABLE: str(cancellable).lower()}
-    plan = table.services(told).schedule(service)
+    options = {**SERVICE_OPTIONS[service], CANCELLABLE: str(cancellable).lower()}
+    plan = table.services(options).schedule(service)
     assert isinstance(plan, Instant)
     rows = read_rows(storage)
-    made = PlannedTable(storage.files(), clock.now_ms(), plan, rows, service, cancellable)
-    return _with_crashed_execution(made) if dead else made
+    planned = PlannedTable(storage.files(), clock.now_ms(), plan, rows, service, cancellable)
+    return _with_crashed_execution(planned) if dead else planned
 
 
-def _with_crashed_execution(setting: PlannedTable) -> PlannedTable:
-    """The same after somebody died with the first data file made, long ago."""
-    with scheduled_processes(setting.files, setting.now_ms) as stage:
-        actor = stage.enter("the dead", executing(setting))
-        while not _has_data_of(stage.storage, setting.at):
-            actor.step()
-            assert not actor.is_over
-        files = stage.storage.files()
-        actor.is_dead = True
-    return replace(setting, files=files, age_ms=10 * HEARTBEAT_EXPIRES_MS)
+def _with_crashed_execution(planned: PlannedTable) -> PlannedTable:
+    """The same table after an execution crashed with its first data file written, long ago."""
+    with scheduled_processes(planned.files, planned.now_ms) as scheduler:
+        process = scheduler.start("crashed execution", executing(planned))
+        while not _has_data_of(scheduler.storage, planned.at):
+            process.step()
+            assert not process.is_over
+        files = scheduler.storage.files()
+        process.is_dead = True
+    return replace(planned, files=files, age_ms=10 * HEARTBEAT_EXPIRES_MS)
 
 
 def _has_data_of(storage: MemoryStorage, at: str) -> bool:
@@ -110,16 +110,16 @@ def read_rows(storage: Storage) -> Rows:
     return tuple(sorted(tuple(sorted(each.items())) for each in found))
 
 
-def executing(setting: PlannedTable) -> Callable[[Storage, Clock], Any]:
-    return lambda storage, clock: table_at(storage, clock).services().execute(setting.at)
+def executing(planned: PlannedTable) -> Callable[[Storage, Clock], Any]:
+    return lambda storage, clock: table_at(storage, clock).services().execute(planned.at)
 
 
 def cleaning(**more: str) -> Callable[[Storage, Clock], Any]:
     return lambda storage, clock: table_at(storage, clock, **more).services().run("clean")
 
 
-def cancelling(setting: PlannedTable) -> Callable[[Storage, Clock], Any]:
-    return lambda storage, clock: table_at(storage, clock).services().cancel(setting.at)
+def cancelling(planned: PlannedTable) -> Callable[[Storage, Clock], Any]:
+    return lambda storage, clock: table_at(storage, clock).services().cancel(planned.at)
 
 
 def after_upsert(rows: Rows, ts: int) -> Rows:
@@ -137,144 +137,152 @@ def upserting(ts: int) -> Callable[[Storage, Clock], Any]:
 
 
 def with_switches(turns: Sequence[tuple[int, int]]) -> Schedule:
-    """Let actors make so many calls each, one after the other; then each to its end.
+    """Step processes so many calls each, one after the other; then each to its end.
 
-    Who sleeps is passed over, and that costs nobody a turn.
+    A process that sleeps is skipped and keeps its turn.
     """
     left = [list(turn) for turn in turns]
 
-    def script(stage: ProcessScheduler, able: Sequence[ScheduledProcess]) -> ScheduledProcess:
+    def schedule(
+        scheduler: ProcessScheduler, runnable: Sequence[ScheduledProcess]
+    ) -> ScheduledProcess:
         while left and left[0][1] <= 0:
             left.pop(0)
         for turn in left:
-            actor = stage.actors[turn[0]]
-            if actor in able:
+            process = scheduler.processes[turn[0]]
+            if process in runnable:
                 turn[1] -= 1
-                return actor
-        return able[0]
+                return process
+        return runnable[0]
 
-    return script
+    return schedule
 
 
 def at_random(chance: random.Random, *, freezes: float = 0.0) -> Schedule:
-    """Let one actor go on for a while, then another.
+    """Step one process for a while, then another.
 
-    Now and then one stands still, so long that others take it for dead, and goes on later.
+    At times one freezes for so long that its heartbeat expires, and continues later.
     """
     now: list[ScheduledProcess] = []
 
-    def script(stage: ProcessScheduler, able: Sequence[ScheduledProcess]) -> ScheduledProcess:
-        for actor in stage.actors:
-            actor.is_frozen = actor.is_frozen and chance.random() > 0.02
-        if len(able) > 1 and chance.random() < freezes:
-            frozen = chance.choice(able)
+    def schedule(
+        scheduler: ProcessScheduler, runnable: Sequence[ScheduledProcess]
+    ) -> ScheduledProcess:
+        for process in scheduler.processes:
+            process.is_frozen = process.is_frozen and chance.random() > 0.02
+        if len(runnable) > 1 and chance.random() < freezes:
+            frozen = chance.choice(runnable)
             frozen.is_frozen = True
-            frozen.held_still_at = frozen.steps
-            able = [actor for actor in able if actor is not frozen]
-            stage.pass_time(2 * HEARTBEAT_EXPIRES_MS)
-        if not now or now[0] not in able or chance.random() < 0.15:
-            now[:] = [chance.choice(able)]
+            frozen.last_frozen_step = frozen.steps
+            runnable = [process for process in runnable if process is not frozen]
+            scheduler.pass_time(2 * HEARTBEAT_EXPIRES_MS)
+        if not now or now[0] not in runnable or chance.random() < 0.15:
+            now[:] = [chance.choice(runnable)]
         return now[0]
 
-    return script
+    return schedule
 
 
 def some_switches(
     calls: tuple[int, int], number: int, chance: random.Random, most: int = 3
 ) -> set[tuple[tuple[int, int], ...]]:
-    """Ways to let two actors take turns with at most so many switches between them."""
+    """Orders of two processes with at most so many switches between them."""
     return {_turns(calls, chance, chance.randint(0, most)) for _ in range(number)}
 
 
 def _turns(
     calls: tuple[int, int], chance: random.Random, switches: int
 ) -> tuple[tuple[int, int], ...]:
-    """Turns of two; the last turn of each goes to its end."""
+    """Turns of two processes; in its last turn each runs to its end."""
     first = chance.randrange(2)
     steps: tuple[list[int], list[int]] = ([], [])
     for nth, count in ((0, (switches + 1) // 2), (1, switches // 2)):
-        actor = (first + nth) % 2
-        inner = range(1, calls[actor])
+        process = (first + nth) % 2
+        inner = range(1, calls[process])
         places = [0, *sorted(chance.sample(inner, min(count, len(inner))))]
-        steps[actor].extend(later - earlier for earlier, later in pairwise(places))
+        steps[process].extend(later - earlier for earlier, later in pairwise(places))
     turns = []
     for nth in range(switches):
-        actor = (first + nth) % 2
-        if steps[actor]:
-            turns.append((actor, steps[actor].pop(0)))
+        process = (first + nth) % 2
+        if steps[process]:
+            turns.append((process, steps[process].pop(0)))
     return (*turns, ((first + switches) % 2, 10**6))
 
 
 # ------------------------------------------------------------------------------------- invariants
 
 
-# States of a table, by what was read from them: each is read once.
+# States of a table by the rows that were read from them: each state is read once.
 _READ_STATES: dict[Rows, set[int]] = {}
-_CALLS_AFTER_STILLNESS = 1
+_CALLS_AFTER_FREEZE = 1
 TEMPORARY = (".hoodie/.heartbeat", ".hoodie/.temp", ".hoodie/lock")
 
 
 @dataclass
 class Invariants:
-    """What must hold after each change; `rows` are the states that readers may see."""
+    """What must hold after each change; `rows` are the states of the table that readers may see."""
 
-    stage: ProcessScheduler
-    setting: PlannedTable
+    scheduler: ProcessScheduler
+    planned: PlannedTable
     rows: tuple[Rows, ...]
     clocks_agree: bool = True
     executor: ScheduledProcess | None = None
-    condemned: bool = False
-    doomed: bool = False
-    roller: ScheduledProcess | None = None
+    rollback_pending: bool = False
+    must_fail: bool = False
+    rolled_back_by: ScheduledProcess | None = None
 
     def __call__(self) -> None:
-        files = self.stage.storage.files()
+        files = self.scheduler.storage.files()
         names = [path.removeprefix(TIMELINE) for path in files if path.startswith(TIMELINE)]
         instants = [i for name in names if (i := parse_instant(name)) is not None]
-        mine = [i for i in instants if i.requested_at == self.setting.at]
+        mine = [i for i in instants if i.requested_at == self.planned.at]
         assert sum(i.is_completed for i in mine) <= 1, f"two results of one plan: {mine}"
         over = {i.requested_at for i in instants if i.action == "rollback" and i.is_completed}
         pending = [i for i in instants if i.action == "rollback" and i.requested_at not in over]
-        rollbacks = [i for i in pending if self._is_ours(i, files)]
-        self._look_at_execution(mine, rollbacks)
+        rollbacks = [i for i in pending if self._is_of_this_plan(i, files)]
+        self._check_execution(mine, rollbacks)
         self._one_base_file(files, {i.requested_at for i in instants if i.is_completed})
         self._same_rows(files)
 
-    def _look_at_execution(self, mine: Sequence[Instant], rollbacks: Sequence[Instant]) -> None:
-        """What is to be removed must not begin, and what lives must not be rolled back.
+    def _check_execution(self, mine: Sequence[Instant], rollbacks: Sequence[Instant]) -> None:
+        """No execution begins during a rollback of its plan, and no live one is rolled back.
 
-        Who has held still for minutes right before the call may begin it, and must not end it.
+        A process that was frozen for minutes right before the call may begin it, but must not
+        complete it.
         """
         inflight = any(i.state is State.INFLIGHT for i in mine)
-        mover = self.stage.mover
-        assert mover is not None
+        stepped = self.scheduler.last_stepped
+        assert stepped is not None
         if inflight and self.executor is None:
-            self.doomed = self.condemned and self.setting.cancellable
-            late = mover.steps - mover.held_still_at <= _CALLS_AFTER_STILLNESS
-            assert late or not self.doomed, "condemned, and begun"
-            self.executor = mover
+            self.must_fail = self.rollback_pending and self.planned.cancellable
+            late = stepped.steps - stepped.last_frozen_step <= _CALLS_AFTER_FREEZE
+            assert late or not self.must_fail, "rolled back, and begun"
+            self.executor = stepped
         elif not inflight:
             self.executor = None
-        assert not (self.doomed and any(i.is_completed for i in mine)), "condemned, and completed"
-        self.condemned = bool(rollbacks)
+        assert not (self.must_fail and any(i.is_completed for i in mine)), (
+            "rolled back, and completed"
+        )
+        self.rollback_pending = bool(rollbacks)
         going = any(i.state is State.INFLIGHT for i in rollbacks)
-        self.roller = (self.roller or mover) if going else None
-        by_another = self.executor is not None and self.roller not in (None, self.executor)
-        if by_another and self.clocks_agree and self._lives():
+        self.rolled_back_by = (self.rolled_back_by or stepped) if going else None
+        by_another = self.executor is not None and self.rolled_back_by not in (None, self.executor)
+        if by_another and self.clocks_agree and self._executor_lives():
             raise AssertionError("a living execution was rolled back")
 
-    def _lives(self) -> bool:
-        beat = self.stage.storage.status(f".hoodie/.heartbeat/{self.setting.at}")
+    def _executor_lives(self) -> bool:
+        beat = self.scheduler.storage.status(f".hoodie/.heartbeat/{self.planned.at}")
         fresh = (
-            beat is not None and self.stage.now.now_ms() - beat.modified_ms <= HEARTBEAT_EXPIRES_MS
+            beat is not None
+            and self.scheduler.now.now_ms() - beat.modified_ms <= HEARTBEAT_EXPIRES_MS
         )
         return fresh and self.executor is not None and self.executor.is_alive
 
-    def _is_ours(self, rollback: Instant, files: Mapping[str, bytes]) -> bool:
+    def _is_of_this_plan(self, rollback: Instant, files: Mapping[str, bytes]) -> bool:
         requested = Instant(rollback.requested_at, Action.ROLLBACK, State.REQUESTED)
         data = files.get(f"{TIMELINE}{requested.file_name}")
         return (
-            bool(data) and parse_rollback_plan(data or b"").instant.requested_at == self.setting.at
+            bool(data) and parse_rollback_plan(data or b"").instant.requested_at == self.planned.at
         )
 
     def _one_base_file(self, files: Mapping[str, bytes], completed: set[str]) -> None:
@@ -291,6 +299,6 @@ class Invariants:
         state = hash(frozenset((p, d) for p, d in files.items() if not p.startswith(TEMPORARY)))
         if any(state in _READ_STATES.setdefault(rows, set()) for rows in self.rows):
             return
-        found = read_rows(self.stage.storage)
+        found = read_rows(self.scheduler.storage)
         assert found in self.rows, f"readers see other rows: {found}"
         _READ_STATES[found].add(state)

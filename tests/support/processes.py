@@ -16,14 +16,14 @@ _PAUSE_S = 0.005
 
 
 def wait_until(happened: Callable[[], object], facts: Callable[[], object] = lambda: "") -> None:
-    """Return once something has happened; `facts` say what is known if it does not."""
+    """Wait until something has happened; `facts` describe the failure if it does not."""
     deadline = time.monotonic() + HANG_TIMEOUT_S
     while not happened():
         assert time.monotonic() < deadline, facts()
         time.sleep(_PAUSE_S)
 
 
-# Only a program that hangs is waited for that long.
+# Only a program that hangs reaches this limit.
 _PATIENCE_S = 900
 
 
@@ -31,7 +31,7 @@ _PATIENCE_S = 900
 def killed_process(program: Path, *arguments: str, errors: Path) -> Iterator[subprocess.Popen[str]]:
     """A program of the tests, killed with all that it has started when the block ends.
 
-    What it says as errors is added to a file.
+    Its stderr is appended to a file.
     """
     with (
         errors.open("a") as log,
@@ -47,7 +47,7 @@ def killed_process(program: Path, *arguments: str, errors: Path) -> Iterator[sub
         try:
             yield process
         finally:
-            # Its own group, which nobody else is in.
+            # A process group of its own.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 

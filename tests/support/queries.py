@@ -28,7 +28,7 @@ class QueryResults:
     optimized: Rows
 
     def differences(self, later: QueryResults) -> dict[str, tuple[Rows, Rows]]:
-        """The questions of before that have another answer later: what left, and what came."""
+        """Queries whose rows differ later: the rows that are missing, and the new ones."""
         return {
             question: (
                 [row for row in rows if row not in later.by_question[question]],
@@ -40,7 +40,7 @@ class QueryResults:
 
 
 def run_queries(storage: Storage, questions: QueryResults | None = None) -> QueryResults:
-    """Ask everything there is to ask, or what was asked before."""
+    """Run all queries of a table, or the same as before."""
     snapshot = load_snapshot(storage)
     wanted = questions.by_question if questions is not None else _questions(snapshot)
     answers = {question: _answer(snapshot, question) for question in wanted}
@@ -57,7 +57,7 @@ def plan_rows(storage: Storage, plan: object) -> Rows:
 
 def _questions(snapshot: Snapshot) -> Iterator[str]:
     yield "snapshot"
-    # A compaction lies between writes: nobody asks for the table as of it before it is there.
+    # Instants of services are not queried: a compaction adds one between writes.
     done = [i for i in snapshot.timeline.completed_writes if not _is_service(snapshot, i)]
     yield from (f"as of {instant.requested_at}" for instant in done)
     ends = sorted(instant.completed_at or "" for instant in done)
@@ -88,7 +88,7 @@ _EXPECTED = Path(__file__).parents[1] / "golden" / "cow_cdc.expected.json"
 
 
 def parse_change(op: str, before: str | None, after: str | None) -> Change:
-    """A change whose rows are no longer texts."""
+    """A change with its rows parsed."""
     return op, _row(before), _row(after)
 
 
@@ -100,7 +100,7 @@ def _row(text: str | None) -> Row | None:
 def read_changes(
     storage: Storage, since: str | None = None, until: str | None = None, **how: Any
 ) -> list[Change]:
-    """What a range did, in order."""
+    """The changes of a range, in order."""
     plan = plan_cdc(load_snapshot(storage), since=since, until=until, **how).plan
     rows = read_cdc_plan(storage, plan).to_pylist()
     return [parse_change(row["op"], row["before"], row["after"]) for row in rows]
@@ -109,7 +109,7 @@ def read_changes(
 def apply_changes(
     changes: Iterable[Change], key: tuple[str, ...] = ("id",), to: Iterable[Row] = ()
 ) -> list[Row]:
-    """The rows of a table after changes, each of which must fit what is there."""
+    """The rows of a table after changes, each of which must match the rows before it."""
 
     def of(row: Row | None) -> tuple[Any, ...]:
         assert row is not None
@@ -128,7 +128,7 @@ def apply_changes(
 
 
 def hudi_changes() -> list[tuple[str | None, list[Change]]]:
-    """What real Hudi tells of its own table, range by range."""
+    """The change data that real Hudi reads from its own table, range by range."""
     found = json.loads(_EXPECTED.read_text())["cdc"]
     return [
         (
@@ -145,7 +145,7 @@ def hudi_change(after: Row | None, before: Row | None, op: str) -> Change:
 
 
 def normalized_row(row: Row) -> Row:
-    """A row without what differs by the way in which real Hudi came to it.
+    """A row without what differs by how real Hudi made it.
 
     Rows from change files have nulls and decimals as bytes; others have meta columns and no
     decimals at all.

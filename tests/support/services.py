@@ -83,7 +83,7 @@ def compaction_settings(**options: object) -> CompactionSettings:
 
 
 def strategy_chain(settings: CompactionSettings) -> StrategyChain:
-    """The strategies of the settings, today."""
+    """The compaction strategies of settings, on `TODAY`."""
     return strategy_for(settings, StrategyContext(Timeline(), at(99), TODAY))
 
 
@@ -130,16 +130,18 @@ class ClusteredTable:
     def writer(self) -> TransactionManager:
         return TransactionManager.from_options(self.table.storage, self.table.clock, self.options)
 
-    def sight(self, snapshot: Snapshot | None = None, instant: str = at(0)) -> PlanningContext:
+    def planning_context(
+        self, snapshot: Snapshot | None = None, instant: str = at(0)
+    ) -> PlanningContext:
         now = self.table.clock.now_ms()
         return PlanningContext(
             snapshot or load_snapshot(self.table.storage), instant, now, self.options
         )
 
     def plan(self, instant: str = "9" * 17) -> ClusteringPlan | Skip:
-        sight = self.sight(instant=instant)
-        early = self.service.check_trigger(sight)
-        return self.service.plan(sight) if early is None else early
+        context = self.planning_context(instant=instant)
+        early = self.service.check_trigger(context)
+        return self.service.plan(context) if early is None else early
 
     def planned(self) -> ClusteringPlan:
         plan = self.plan()
@@ -152,7 +154,7 @@ class ClusteredTable:
         def decide(snapshot: Snapshot, next_time: object) -> PlanRequest | Skip:
             assert callable(next_time)
             instant = next_time()
-            plan = self.service.plan(self.sight(snapshot, instant))
+            plan = self.service.plan(self.planning_context(snapshot, instant))
             if isinstance(plan, Skip):
                 return plan
             requested = RequestedReplace(operation="CLUSTER", plan=plan)
@@ -195,7 +197,7 @@ def pending_clusterings(snapshot: Snapshot) -> list[State]:
 
 @dataclass
 class CleanAndArchive:
-    """Services on one table, with one set of options; `tick` gives new times for its timeline."""
+    """Services on one table, with one set of options; `tick` returns new times for its timeline."""
 
     storage: Storage
     options: Mapping[str, str] = field(default_factory=dict)
@@ -205,7 +207,7 @@ class CleanAndArchive:
     def with_options(self, options: Mapping[str, str]) -> CleanAndArchive:
         return replace(self, options={**self.options, **options})
 
-    def sight(self) -> PlanningContext:
+    def planning_context(self) -> PlanningContext:
         snapshot = load_snapshot(self.storage)
         return PlanningContext(snapshot, self._next(), self.clock.now_ms(), self.options)
 
@@ -214,14 +216,14 @@ class CleanAndArchive:
         return self.tick() if self.tick is not None else str(int(latest) + 1)
 
     def plan_clean(self) -> CleanPlan | Skip:
-        return Cleaning().plan(self.sight())
+        return Cleaning().plan(self.planning_context())
 
     def schedule_clean(self) -> Instant | Skip:
-        sight = self.sight()
-        plan = Cleaning().plan(sight)
+        context = self.planning_context()
+        plan = Cleaning().plan(context)
         if isinstance(plan, Skip):
             return plan
-        requested = Instant(sight.instant, Action.CLEAN, State.REQUESTED)
+        requested = Instant(context.instant, Action.CLEAN, State.REQUESTED)
         self.storage.create(self._path(requested), format_clean_plan(plan))
         return requested
 
@@ -248,7 +250,7 @@ class CleanAndArchive:
     def archive(self) -> Commit | Skip:
         service = Archiving()
         with self._writer().locked():
-            plan = service.plan(self.sight())
+            plan = service.plan(self.planning_context())
             return plan if isinstance(plan, Skip) else service.execute(self._job(""), plan)
 
     def _writer(self) -> TransactionManager:
@@ -264,7 +266,7 @@ class CleanAndArchive:
 
 
 def clean_and_archive(
-    bench: BuiltTable, options: Mapping[str, str] | None = None, storage: Storage | None = None
+    built: BuiltTable, options: Mapping[str, str] | None = None, storage: Storage | None = None
 ) -> CleanAndArchive:
-    """Services on a table by hand, which goes on being written between them."""
-    return CleanAndArchive(storage or bench.storage, options or {}, tick=bench.tick)
+    """Services on a built table that is written between them."""
+    return CleanAndArchive(storage or built.storage, options or {}, tick=built.tick)

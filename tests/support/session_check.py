@@ -115,33 +115,36 @@ def check_streams(spark: SparkSession, folder: Path) -> None:
 
 def check_statements(spark: SparkSession, folder: Path) -> None:
     """Statements and calls, with values for markers, and views in the places of tables."""
-    path = folder / f"told-{os.getpid()}"
+    path = folder / f"statements-{os.getpid()}"
     spark.sql(
-        "CREATE TABLE told (id STRING, v INT, ts BIGINT, day STRING) USING hudi TBLPROPERTIES "
+        "CREATE TABLE statements (id STRING, v INT, ts BIGINT, day STRING) USING hudi "
+        "TBLPROPERTIES "
         "(type = 'mor', primaryKey = 'id', orderingFields = 'ts') PARTITIONED BY (day) "
         f"LOCATION '{path}'"
     )
-    spark.sql("INSERT INTO told VALUES ('a', 1, 1, 'x'), ('b', 2, 1, 'y'), ('c', 3, 1, 'y')")
+    spark.sql("INSERT INTO statements VALUES ('a', 1, 1, 'x'), ('b', 2, 1, 'y'), ('c', 3, 1, 'y')")
     spark.createDataFrame([("a", 10), ("b", None), ("z", 26)], "id STRING, v INT").createTempView(
         "s"
     )
     done = spark.sql(
-        "MERGE INTO told t USING s ON t.id = s.id WHEN MATCHED AND s.v IS NULL THEN DELETE "
+        "MERGE INTO statements t USING s ON t.id = s.id WHEN MATCHED AND s.v IS NULL THEN DELETE "
         "WHEN MATCHED THEN UPDATE SET v = s.v + :more "
         "WHEN NOT MATCHED THEN INSERT (id, v, ts, day) VALUES (s.id, s.v, 1, 'z')",
         {"more": 1},
     ).collect()
     assert [tuple(row) for row in done] == [(3, 1, 1, 1)], done
-    spark.sql("UPDATE told SET v = ? WHERE id = ?", [4, "c"])
-    spark.sql("DELETE FROM told WHERE id IN (SELECT id FROM s WHERE v = 26)")
-    found = sorted(tuple(row) for row in spark.sql("SELECT id, v FROM told").collect())
+    spark.sql("UPDATE statements SET v = ? WHERE id = ?", [4, "c"])
+    spark.sql("DELETE FROM statements WHERE id IN (SELECT id FROM s WHERE v = 26)")
+    found = sorted(tuple(row) for row in spark.sql("SELECT id, v FROM statements").collect())
     assert found == [("a", 11), ("c", 4)], found
-    commits = spark.sql("CALL show_commits('told')").collect()
+    commits = spark.sql("CALL show_commits('statements')").collect()
     assert len(commits) == 4, commits
     first = commits[-1].commit_time
-    before = spark.sql(f"SELECT count(*) AS n FROM told TIMESTAMP AS OF '{first}' WHERE v > 1")
+    before = spark.sql(
+        f"SELECT count(*) AS n FROM statements TIMESTAMP AS OF '{first}' WHERE v > 1"
+    )
     assert before.collect()[0].n == 2
-    spark.sql("DROP TABLE told")
+    spark.sql("DROP TABLE statements")
 
 
 def as_texts(frame: DataFrame) -> list[str]:
@@ -155,7 +158,7 @@ def as_texts(frame: DataFrame) -> list[str]:
 
 
 def check_session(spark: SparkSession, folder: Path) -> None:
-    """All of it; the golden tables are below the folder."""
+    """All checks; the golden tables are below the folder."""
     for name in TABLES:
         check(spark, folder / name)
     check_writes(spark, folder)

@@ -22,7 +22,7 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # Whoever does not answer for that long hangs: a busy machine may take its time.
+    # Only a process that hangs takes that long to answer, even on a busy machine.
     "spark.network.timeout": "900s",
     "spark.python.authenticate.socketTimeout": "900s",
     "spark.driver.host": "127.0.0.1",
@@ -35,13 +35,13 @@ _SETTINGS = {
 
 
 def speed_up_java() -> None:
-    """Tell every Java that this process starts, and those that its children start."""
-    told = [os.environ.get("JAVA_TOOL_OPTIONS", ""), _JAVA_OPTIONS]
+    """Set options for every Java that this process or its children start."""
+    options = [os.environ.get("JAVA_TOOL_OPTIONS", ""), _JAVA_OPTIONS]
     archive = os.environ.get("LAKEWRIGHT_CLASSES", "")
     if Path(archive).is_file() and Path(archive).stat().st_size:
-        # Java passes over an archive of other classes, and is not to complain of it.
-        told.append(f"-XX:SharedArchiveFile={archive} -Xlog:disable")
-    os.environ["JAVA_TOOL_OPTIONS"] = " ".join(told).strip()
+        # Java ignores an archive of other classes, and must not warn of it.
+        options.append(f"-XX:SharedArchiveFile={archive} -Xlog:disable")
+    os.environ["JAVA_TOOL_OPTIONS"] = " ".join(options).strip()
 
 
 def lean_hadoop(folder: Path) -> str:
@@ -58,7 +58,7 @@ def lean_hadoop(folder: Path) -> str:
 def quick_session(
     settings: Mapping[str, str] | None = None, builder: SparkSession.Builder | None = None
 ) -> SparkSession:
-    """A session with some settings more, on two cores of this process unless told."""
+    """A session with some settings more, on two cores of this process by default."""
     builder = builder or SparkSession.builder.master("local[2]")
     for key, value in {**_SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from typing import Any
@@ -51,13 +51,14 @@ from lakewright.table.transaction import Transaction, TransactionManager, Transa
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.local_reads import read_plan
 from lakewright.testing.table_builder import TableBuilder
-from lakewright.write.task import Operation, WriteStatus, WriteTask
-from lakewright.write.writer import Commit, RowSource
+from lakewright.write.task import Operation
+from lakewright.write.writer import Commit
+from support.concurrency import InterruptedEngine, once
 from support.golden import as_json
 
 Row = dict[str, Any]
 
-# For tests that say themselves when a service runs.
+# For tests that run services explicitly.
 NO_SERVICES = {
     "hoodie.compact.inline": "false",
     "hoodie.clean.automatic": "false",
@@ -75,20 +76,6 @@ SCHEMA = pa.schema(
         pa.field("note", pa.string()),
     ]
 )
-
-
-class PausedEngine(LocalEngine):
-    """An engine that pauses once, after it has written its files, while another writer acts."""
-
-    def __init__(self, meanwhile: Callable[[], None] | None) -> None:
-        self.meanwhile = meanwhile
-
-    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
-        written = super().write(task, rows)
-        act, self.meanwhile = self.meanwhile, None
-        if act is not None:
-            act()
-        return written
 
 
 def begin_action(
@@ -145,16 +132,17 @@ class WrittenTable:
         *,
         ordered: bool = False,
         schema: pa.Schema | None = None,
-        meanwhile: Callable[[], None] | None = None,
+        before_commit: Callable[[], None] | None = None,
     ) -> Commit:
-        """`meanwhile` happens when the files are written and the write is still to complete."""
+        """Write rows; `before_commit` runs once the data files are written."""
         table = pa.Table.from_pylist(list(rows), schema or self.schema)
-        client = replace(self.writer(options), local_engine=PausedEngine(meanwhile))
+        engine = InterruptedEngine(after_write=once(before_commit or (lambda: None)))
+        client = replace(self.writer(options), local_engine=engine)
         return client.write(Operation(operation), ArrowRows(table), ordered=ordered)
 
     def writer(self, options: Mapping[str, str] | None = None) -> WriteClient:
-        told = {**self.defaults, **self.options, **(options or {})}
-        return replace(WriteClient.create(self.storage, told, self.clock), engine=LocalEngine)
+        settings = {**self.defaults, **self.options, **(options or {})}
+        return replace(WriteClient.create(self.storage, settings, self.clock), engine=LocalEngine)
 
     def services(self, options: Mapping[str, str] | None = None) -> ServiceRunner:
         return self.writer(options).services
@@ -164,9 +152,9 @@ class WrittenTable:
         rows: Iterable[Row],
         options: Mapping[str, str] | None = None,
         *,
-        meanwhile: Callable[[], None] | None = None,
+        before_commit: Callable[[], None] | None = None,
     ) -> Commit:
-        return self.write(Operation.UPSERT, rows, options, meanwhile=meanwhile)
+        return self.write(Operation.UPSERT, rows, options, before_commit=before_commit)
 
     def delete_partitions(self, *patterns: str) -> Any:
         return self.writer().delete_partitions(patterns)
@@ -201,7 +189,7 @@ def versions(**versions: int) -> Versions:
 
 @dataclass
 class BuiltTable:
-    """A table by hand. Files are given by (partition, file id), each with its keys and versions."""
+    """A table built file by file: (partition, file id) to the keys and versions of a file."""
 
     kind: str = "COPY_ON_WRITE"
     storage: MemoryStorage = field(default_factory=MemoryStorage.fresh)
@@ -218,7 +206,7 @@ class BuiltTable:
         bases: Mapping[FileGroupKey, Versions] | None = None,
         logs: Mapping[FileGroupKey, Versions] | None = None,
     ) -> Instant:
-        """A completed write that has kept its pending files, as all do that were not made here."""
+        """A completed write with its pending files, as other writers leave them."""
         at = self.tick()
         for state in PENDING_STATES:
             self.put(Instant(at, Action(self.action), state), b"")
@@ -238,7 +226,7 @@ class BuiltTable:
         marked: bool = True,
         requested: bytes = b"",
     ) -> Instant:
-        """A write, or a service, that died before it completed."""
+        """A write or service that crashed before it completed."""
         instant = Instant(at or self.tick(), Action(action or self.action), State.INFLIGHT)
         self.put(Instant(instant.requested_at, instant.action, State.REQUESTED), requested)
         self.put(instant, b"")
@@ -290,7 +278,7 @@ class BuiltTable:
         return done
 
     def base(self, group: FileGroupKey, rows: Versions, at: str, *, marked: bool = False) -> str:
-        """A base file, not mentioned anywhere."""
+        """A base file that no commit lists."""
         partition, file_id = group
         file = BaseFile(file_id, "0-0-0", at)
         path = join_path(partition, file.name)
@@ -342,7 +330,7 @@ def clustering_plan(*groups: FileGroupKey) -> bytes:
 
 
 def read_versions(storage: Storage) -> dict[str, int]:
-    """What a reader sees now: the version of each key; a key that is there twice is an error."""
+    """What a reader sees now: the version of each key; a duplicate key is an error."""
     found = read_plan(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
     rows = {row["id"]: row["ts"] for row in found}
     assert len(rows) == len(found)
@@ -360,7 +348,7 @@ def list_files(storage: Storage) -> list[str]:
 
 
 def files_without_markers(storage: Storage) -> list[str]:
-    """All files but markers, which stay while tasks of a dead writer may be running."""
+    """All files but markers, which stay while tasks of a crashed writer may be running."""
     return [path for path in list_files(storage) if not path.startswith(f"{MARKERS}/")]
 
 
@@ -369,7 +357,7 @@ def list_data_files(storage: Storage) -> list[str]:
 
 
 def orphan_data_files(storage: Storage) -> list[str]:
-    """Data files whose instant the timeline does not know to have written any."""
+    """Data files whose instant is not on the timeline, or only requested."""
     writes = load_snapshot(storage).timeline.by_time
     writing = {at for at, instant in writes.items() if instant.state is not State.REQUESTED}
     named = [(path, parse_data_file(path.rpartition("/")[2])) for path in list_data_files(storage)]

@@ -30,7 +30,7 @@ METADATA_PARTITIONS = "hoodie.table.metadata.partitions"
 
 
 class TransactionFixture:
-    """A table in memory, a clock, and writers that come and go."""
+    """A table in memory, its clock, and its writers."""
 
     def __init__(self, properties: Mapping[str, str] | None = None, kind: str = "") -> None:
         self.clock = ManualClock()
@@ -50,16 +50,16 @@ class TransactionFixture:
     def names(self) -> list[str]:
         return [file.name for file in self.storage.list_files(TIMELINE)]
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Everything but the table's properties and the timeline."""
         kept = (".hoodie/hoodie.properties", TIMELINE)
         return sorted(f.path for f in self.storage.list_tree("") if not f.path.startswith(kept))
 
-    def left_in_the_end(self) -> list[str]:
-        """The same, once no task of an ended write can be running and a writer has swept."""
+    def leftovers_after_expiry(self) -> list[str]:
+        """The same, after heartbeats expired and a writer deleted orphan files."""
         later_ms = self.clock.now_ms() + HeartbeatSettings().expires_after_ms + 1
         delete_orphan_files(load_snapshot(self.storage), HeartbeatSettings(), later_ms)
-        return self.left()
+        return self.leftovers()
 
     def put(self, instant: Instant, data: bytes = b"") -> None:
         self.storage.create(f"{TIMELINE}/{instant.file_name}", data)
@@ -68,7 +68,7 @@ class TransactionFixture:
 def write_data_file(
     transaction: Transaction, partition: str, file: BaseFile | LogFile
 ) -> WriteStat:
-    """Write a data file, marker first, and give what a commit says about it."""
+    """Write a data file after its marker, and return its statistics."""
     storage, path = transaction.writer.storage, f"{partition}/{file.name}"
     create_marker(storage, transaction.instant, path, MarkerKind.CREATE)
     storage.create(path, b"rows")
@@ -76,7 +76,7 @@ def write_data_file(
 
 
 def write_files(transaction: Transaction, *file_ids: str, base: bool = False) -> CommitMetadata:
-    """Write a file for each group and give what a commit says about them."""
+    """Write a file for each group, and return the metadata of their commit."""
     at = transaction.instant
     stats = tuple(
         write_data_file(transaction, "p1", BaseFile(i, "0-0-0", at) if base else LogFile(i, at))
@@ -85,22 +85,22 @@ def write_files(transaction: Transaction, *file_ids: str, base: bool = False) ->
     return CommitMetadata(stats={"p1": stats} if stats else {}, operation="UPSERT")
 
 
-def archive_instant(world: TransactionFixture, instant: Instant) -> None:
-    """Move one instant to history, as an archiver does."""
+def archive_instant(fixture: TransactionFixture, instant: Instant) -> None:
+    """Move one instant to the archived timeline."""
     folder, at = f"{TIMELINE}/history", instant.requested_at
     entry = ArchivedInstant(
         requested_at=at,
         completed_at=instant.completed_at or "",
         action=instant.action,
-        metadata=world.storage.read(f"{TIMELINE}/{instant.file_name}"),
+        metadata=fixture.storage.read(f"{TIMELINE}/{instant.file_name}"),
     )
     data = format_archived_file([entry])
     file = ArchivedTimelineFile(at, at, 0, len(data))
-    world.storage.create(f"{folder}/{file.name}", data)
-    world.storage.create(f"{folder}/{manifest_name(1)}", format_manifest(Manifest((file,))))
-    for name in world.names():
+    fixture.storage.create(f"{folder}/{file.name}", data)
+    fixture.storage.create(f"{folder}/{manifest_name(1)}", format_manifest(Manifest((file,))))
+    for name in fixture.names():
         if name.startswith(at):
-            world.storage.delete(f"{TIMELINE}/{name}")
+            fixture.storage.delete(f"{TIMELINE}/{name}")
 
 
 def orphan_files(storage: Storage) -> list[str]:

@@ -1,4 +1,4 @@
-"""The rules of the source tree: who may import whom, and what stays out of where.
+"""The rules of the source tree: which package may import which, and what is absent where.
 
 Each rule is a function from a module to its offences, and each is shown to bite.
 """

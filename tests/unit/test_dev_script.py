@@ -52,7 +52,7 @@ def run(tools: Path, call: str) -> tuple[int, list[str]]:
     return done.returncode, done.stderr.splitlines()
 
 
-def test_what_is_installed_from_the_distribution_is_told_first_and_why(tools: Path) -> None:
+def test_what_is_installed_from_the_distribution_is_announced_with_the_reason(tools: Path) -> None:
     code, said = run(tools, 'apt_install "Spark needs a Java" openjdk-17-jre-headless')
     assert code == 0
     assert said[0] == (
@@ -62,7 +62,7 @@ def test_what_is_installed_from_the_distribution_is_told_first_and_why(tools: Pa
     assert (tools / "calls").read_text("utf-8").split()[-1] == "openjdk-17-jre-headless"
 
 
-def test_not_even_a_list_of_packages_is_fetched_before_it_is_told(tools: Path) -> None:
+def test_not_even_a_list_of_packages_is_fetched_before_it_is_announced(tools: Path) -> None:
     (tools / "bin" / "apt-cache").write_text("#!/bin/sh\nexit 1\n", "utf-8")
     code, said = run(tools, "apt_install why maven")
     assert (code, len(said)) == (1, 2)
@@ -70,12 +70,12 @@ def test_not_even_a_list_of_packages_is_fetched_before_it_is_told(tools: Path) -
     assert said[1].endswith("update")
 
 
-def test_who_is_not_root_installs_nothing(tools: Path) -> None:
+def test_without_root_nothing_is_installed(tools: Path) -> None:
     (tools / "bin" / "id").write_text("#!/bin/sh\necho 1000\n", "utf-8")
     assert run(tools, "apt_install why maven") == (1, [])
 
 
-def test_every_call_tells_why(tools: Path) -> None:
+def test_every_installation_has_a_reason(tools: Path) -> None:
     calls = [
         line.partition("apt_install ")[2]
         for line in (ROOT / "scripts" / "env.sh").read_text("utf-8").splitlines()

@@ -108,7 +108,7 @@ def test_the_rounds_make_all_commits_once_and_in_order() -> None:
     assert asked == [(0, 10), (10, 10), (20, 11)]
 
 
-def test_who_does_not_take_part_is_told_with_a_reason() -> None:
+def test_a_system_that_is_left_out_has_a_reason() -> None:
     reasons = skipped_workloads(WORKLOADS, SYSTEMS)
     assert set(reasons["upsert_spread_mor_bucket"]) == {"limit", "delta", "iceberg"}
     assert "scan" not in reasons

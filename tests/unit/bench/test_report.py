@@ -113,7 +113,9 @@ def test_the_page_shows_seconds_ratios_targets_and_checks(outcome: Outcome) -> N
     assert "All 1 checks of rows agree." in page
 
 
-def test_wrong_rows_and_failures_make_the_outcome_unsound_and_are_told(outcome: Outcome) -> None:
+def test_wrong_rows_and_failures_make_the_outcome_unsound_and_are_reported(
+    outcome: Outcome,
+) -> None:
     assert outcome.is_sound
     wrong = Check(0, "load", "delta", Total(2, 7), Total(3, 7))
     worse = replace(outcome, checks=(wrong,), failures=(Failure(0, "delete", "delta", "no"),))

@@ -31,7 +31,7 @@ def test_the_peak_of_memory_is_seen() -> None:
     del held
 
 
-def test_a_bar_tells_how_far_it_is_and_how_long_it_takes() -> None:
+def test_a_bar_shows_progress_and_remaining_time() -> None:
     line = bar(5, 20, 65, "round 1", 100)
     assert line.startswith("[######..................] 5/20  1:05  round 1  3:15 left")
     assert len(line) == 99
@@ -59,7 +59,7 @@ def test_a_wrong_word_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]) -
     assert "no workload has such a name" in capsys.readouterr().err
 
 
-def test_the_list_tells_what_there_is() -> None:
+def test_the_list_names_the_workloads() -> None:
     names = [line.split()[0] for line in listing().splitlines()]
     assert {"upsert_hot", "ttl_500", "ttl_10000"} <= set(names)
 

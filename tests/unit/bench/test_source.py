@@ -79,7 +79,7 @@ def test_a_feed_is_of_one_year_a_commit_and_no_key_comes_twice(source: Source) -
     assert len(keys_of(rows)) == rows.num_rows == 3 * COMMIT_ROWS
 
 
-def test_too_few_rows_for_the_commits_are_told(tmp_path: Path) -> None:
+def test_too_few_rows_for_the_commits_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "few.parquet"
     pq.write_table(lineitems(0, 700), file)
     with pytest.raises(ValueError, match="take a greater --scale"):

@@ -55,7 +55,7 @@ def test_the_largest_workload_is_shown_with_the_cluster_beside_it(script: Module
     assert "HDFS" not in script.as_page(RACE, None)
 
 
-def test_a_cluster_with_other_partitions_is_told_by_itself(script: ModuleType) -> None:
+def test_a_cluster_with_other_partitions_is_reported_by_itself(script: ModuleType) -> None:
     page = script.as_page(RACE, {**CLUSTER, "partitions": 500})
     assert "| seconds | Lakewright | real Hudi |\n" in page
     assert "500 partitions; in seconds: load 100.0," in page

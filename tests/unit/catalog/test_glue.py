@@ -133,7 +133,7 @@ def test_what_ttl_takes_out_is_dropped(glue: Any) -> None:
     assert set(partitions(glue)) == {("2026-01-02",)}
 
 
-def test_somebody_else_may_have_dropped_or_added_them(glue: Any) -> None:
+def test_another_process_may_have_dropped_or_added_them(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a"), row("b", day="2026-01-02")])
     told(table)
@@ -158,7 +158,7 @@ def test_a_rollback_takes_a_partition_back(glue: Any) -> None:
     assert set(partitions(glue)) == {("2026-01-01",)}
 
 
-def test_a_new_column_is_told(glue: Any) -> None:
+def test_a_new_column_is_reported(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a")])
     told(table)

@@ -1,4 +1,4 @@
-"""What a catalog is told, from what it knows and what a table is."""
+"""What a sync changes in a catalog, from the state of the catalog and of the table."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_types_in_hives_words() -> None:
         hive_type(pa.duration("s"))
 
 
-def test_a_wide_schema_is_told_in_parts_with_partition_columns_last() -> None:
+def test_a_wide_schema_is_reported_in_parts_with_partition_columns_last() -> None:
     many = [pa.field(f"column{n}", pa.string()) for n in range(200)]
     wide = pa.schema([pa.field("day", pa.string()), *many])
     found = spark_properties(wide, {"path": AT}, ["day"])
@@ -203,7 +203,7 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "told"), BAD.values(), ids=list(BAD))
-def test_bad_settings(options: Mapping[str, str], told: str) -> None:
-    with pytest.raises(InvalidError, match=told):
+@pytest.mark.parametrize(("options", "message"), BAD.values(), ids=list(BAD))
+def test_bad_settings(options: Mapping[str, str], message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
         sync_settings(options)

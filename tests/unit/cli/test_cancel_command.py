@@ -25,21 +25,21 @@ LOCK = ["--option", "hoodie.write.lock.provider=in_process"]
 
 
 @pytest.fixture
-def world() -> PlanFixture:
+def fixture() -> PlanFixture:
     return PlanFixture("clustering")
 
 
-def command(world: PlanFixture, at: str, *more: str) -> Result:
-    return CliRunner().invoke(app, ["cancel", world.storage.root, at, *LOCK, *more])
+def command(fixture: PlanFixture, at: str, *more: str) -> Result:
+    return CliRunner().invoke(app, ["cancel", fixture.storage.root, at, *LOCK, *more])
 
 
-def timeline(world: PlanFixture, *more: str) -> Result:
-    return CliRunner().invoke(app, ["timeline", world.storage.root, *more])
+def timeline(fixture: PlanFixture, *more: str) -> Result:
+    return CliRunner().invoke(app, ["timeline", fixture.storage.root, *more])
 
 
-def test_the_table_takes_an_instant_or_its_text(world: PlanFixture) -> None:
-    table = Table(world.storage)
-    world.schedule()
+def test_the_table_takes_an_instant_or_its_text(fixture: PlanFixture) -> None:
+    table = Table(fixture.storage)
+    fixture.schedule()
     (planned,) = [i for i in table.timeline() if not i.is_completed]
     done = table.cancel(planned, user="ann", reason="not tonight")
     assert (done.action, done.state) == ("rollback", State.COMPLETED)
@@ -49,61 +49,63 @@ def test_the_table_takes_an_instant_or_its_text(world: PlanFixture) -> None:
     assert (told.caused_by, told.reason) == ("request of ann", "not tonight")
 
 
-def test_options_are_checked(world: PlanFixture) -> None:
-    at = world.schedule()
+def test_options_are_checked(fixture: PlanFixture) -> None:
+    at = fixture.schedule()
     with pytest.raises(InvalidError, match="did_you_mean"):
-        Table(world.storage).cancel(at, {"hoodie.write.lock.providr": "file"})
-    world.assert_kept(at)
+        Table(fixture.storage).cancel(at, {"hoodie.write.lock.providr": "file"})
+    fixture.assert_still_pending(at)
 
 
-def test_scheduling_with_the_option_makes_a_plan_that_can_be_cancelled(world: PlanFixture) -> None:
-    table = Table(world.storage)
+def test_scheduling_with_the_option_makes_a_plan_that_can_be_cancelled(
+    fixture: PlanFixture,
+) -> None:
+    table = Table(fixture.storage)
     planned = table.schedule("clustering", {**ALWAYS_DUE, **CANCELLABLE_PLAN})
     assert not isinstance(planned, Skip)
     assert table.cancel(planned).is_completed
 
 
-def test_the_command_tells_what_became_of_the_plan(world: PlanFixture) -> None:
-    at = world.schedule()
-    result = command(world, at, "--reason", "not tonight", "--user", "ann", "--json")
+def test_the_command_reports_what_happened_to_the_plan(fixture: PlanFixture) -> None:
+    at = fixture.schedule()
+    result = command(fixture, at, "--reason", "not tonight", "--user", "ann", "--json")
     assert result.exit_code == 0, result.output
-    (told,) = world.rollbacks()
+    (told,) = fixture.rollbacks()
     assert json.loads(result.stdout) == {
-        "table": world.storage.root,
+        "table": fixture.storage.root,
         "instant": at,
         "result": "removed",
         "rollback": told.instant.requested_at,
         "state": "COMPLETED",
     }
-    world.assert_gone(at)
+    fixture.assert_rolled_back(at)
 
 
-def test_the_command_asks_what_is_alive_to_stop(world: PlanFixture) -> None:
-    at = world.schedule()
+def test_the_command_asks_what_is_alive_to_stop(fixture: PlanFixture) -> None:
+    at = fixture.schedule()
     # The command goes by the clock of this machine.
-    alive = world.storage.files() | {f"{HEARTBEATS}/{at}": b""}
-    world.storage = type(world.storage).fresh(alive)
-    result = command(world, at)
+    alive = fixture.storage.files() | {f"{HEARTBEATS}/{at}": b""}
+    fixture.storage = type(fixture.storage).fresh(alive)
+    result = command(fixture, at)
     assert result.exit_code == 0, result.output
     assert "asked to stop" in result.stdout
-    (told,) = world.rollbacks()
+    (told,) = fixture.rollbacks()
     assert told.instant.state is State.REQUESTED
 
 
-def test_history_shows_what_was_cancelled_by_what_and_why(world: PlanFixture) -> None:
-    waiting = world.schedule()
-    assert "cancellable" in timeline(world).stdout
-    command(world, waiting, "--reason", "not tonight")
+def test_history_shows_what_was_cancelled_by_what_and_why(fixture: PlanFixture) -> None:
+    waiting = fixture.schedule()
+    assert "cancellable" in timeline(fixture).stdout
+    command(fixture, waiting, "--reason", "not tonight")
     expected = f"clustering {waiting}, by request: not tonight"
-    assert expected in timeline(world).stdout
-    shown = json.loads(timeline(world, "--json").stdout)["instants"]
+    assert expected in timeline(fixture).stdout
+    shown = json.loads(timeline(fixture, "--json").stdout)["instants"]
     assert [each.get("detail") for each in shown if each["action"] == "rollback"] == [expected]
 
 
-def test_a_timeline_with_a_broken_plan_can_be_shown(world: PlanFixture) -> None:
-    at = world.schedule()
-    world.storage.replace(f".hoodie/timeline/{at}.clustering.requested", b"no plan")
-    result = timeline(world)
+def test_a_timeline_with_a_broken_plan_can_be_shown(fixture: PlanFixture) -> None:
+    at = fixture.schedule()
+    fixture.storage.replace(f".hoodie/timeline/{at}.clustering.requested", b"no plan")
+    result = timeline(fixture)
     assert result.exit_code == 0
     assert at in result.stdout
 
@@ -116,12 +118,12 @@ class Bad:
     instant: Callable[[PlanFixture], str]
 
 
-def ordinary(world: PlanFixture) -> str:
-    return world.schedule({})
+def ordinary(fixture: PlanFixture) -> str:
+    return fixture.schedule({})
 
 
-def write(world: PlanFixture) -> str:
-    return Table(world.storage).timeline()[0].requested_at
+def write(fixture: PlanFixture) -> str:
+    return Table(fixture.storage).timeline()[0].requested_at
 
 
 BAD = {
@@ -132,40 +134,40 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD.values(), ids=list(BAD))
-def test_bad_calls_end_with_code_2_and_change_nothing(world: PlanFixture, case: Bad) -> None:
-    at = case.instant(world)
-    before = world.storage.files()
-    result = command(world, at)
+def test_bad_calls_end_with_code_2_and_change_nothing(fixture: PlanFixture, case: Bad) -> None:
+    at = case.instant(fixture)
+    before = fixture.storage.files()
+    result = command(fixture, at)
     assert result.exit_code == 2
     assert case.says in result.stderr
     assert at in result.stderr
-    assert world.storage.files() == before
+    assert fixture.storage.files() == before
 
 
-def called(world: PlanFixture, text: str) -> list[Any]:
+def called(fixture: PlanFixture, text: str) -> list[Any]:
     found = parse_call(text)
     assert found is not None
     procedure = next(each for each in PLAN_PROCEDURES if each.name == found.name)
-    rows = procedure.run(Table(world.storage), bound_arguments(found, procedure.parameters))
+    rows = procedure.run(Table(fixture.storage), bound_arguments(found, procedure.parameters))
     assert {len(each) for each in rows} <= {procedure.columns.count(",") + 1}
     return rows
 
 
-def test_the_procedures(world: PlanFixture) -> None:
-    at = world.schedule()
-    table = f"path => '{world.storage.root}'"
+def test_the_procedures(fixture: PlanFixture) -> None:
+    at = fixture.schedule()
+    table = f"path => '{fixture.storage.root}'"
     (row,) = called(
-        world,
+        fixture,
         f"CALL cancel_table_service({table}, instant => '{at}', reason => 'not tonight', "
         "user => 'ann', wait => 1)",
     )
-    (told,) = world.rollbacks()
+    (told,) = fixture.rollbacks()
     assert row == (at, told.instant.requested_at, "COMPLETED")
-    (shown,) = called(world, f"CALL show_rollbacks({table})")
+    (shown,) = called(fixture, f"CALL show_rollbacks({table})")
     # By Hudi's names the instant is that of the rollback.
     assert shown[:3] == (told.instant.requested_at, at, 0)
     assert shown[5:] == ("COMPLETED", "clustering", "request of ann", "not tonight")
-    assert called(world, f"CALL show_rollbacks({table}, limit => 0)") == []
+    assert called(fixture, f"CALL show_rollbacks({table}, limit => 0)") == []
 
 
 SHORT = {
@@ -175,32 +177,32 @@ SHORT = {
 }
 
 
-def test_why_a_plan_is_gone_stays_in_history(world: PlanFixture) -> None:
-    at = world.schedule()
-    rollback = Table(world.storage).cancel(at, user="ann", reason="not tonight")
+def test_why_a_plan_is_gone_stays_in_history(fixture: PlanFixture) -> None:
+    at = fixture.schedule()
+    rollback = Table(fixture.storage).cancel(at, user="ann", reason="not tonight")
     for number in range(8):
-        world.table.write("BULK_INSERT", [row(f"n{number}")])
-        world.runner(SHORT).run("archive")
-    table = Table(world.storage)
+        fixture.table.write("BULK_INSERT", [row(f"n{number}")])
+        fixture.runner(SHORT).run("archive")
+    table = Table(fixture.storage)
     assert table.rollbacks() == ()
     (told,) = table.rollbacks(archived=True)
     assert (told.instant, str(told)) == (
         rollback,
         f"clustering {at}, by request of ann: not tonight",
     )
-    path = f"path => '{world.storage.root}'"
-    assert called(world, f"CALL show_rollbacks({path})") == []
-    (shown,) = called(world, f"CALL show_rollbacks({path}, showArchived => true)")
+    path = f"path => '{fixture.storage.root}'"
+    assert called(fixture, f"CALL show_rollbacks({path})") == []
+    (shown,) = called(fixture, f"CALL show_rollbacks({path}, showArchived => true)")
     assert shown[5:] == ("COMPLETED", "clustering", "request of ann", "not tonight")
-    result = timeline(world, "--archived", "--json")
+    result = timeline(fixture, "--archived", "--json")
     listed = json.loads(result.stdout)["instants"]
     assert [each["detail"] for each in listed if each["action"] == "rollback"] == [str(told)]
     times = [each["requested_at"] for each in listed]
     assert times == sorted(times)
 
 
-def test_an_instant_may_be_given_as_a_number(world: PlanFixture) -> None:
-    at = world.schedule()
-    assert called(world, f"CALL cancel_table_service(path => 'x', instant => {at})")
+def test_an_instant_may_be_given_as_a_number(fixture: PlanFixture) -> None:
+    at = fixture.schedule()
+    assert called(fixture, f"CALL cancel_table_service(path => 'x', instant => {at})")
     with pytest.raises(InvalidError, match="takes a number as wait"):
-        called(world, f"CALL cancel_table_service(path => 'x', instant => {at}, wait => 'long')")
+        called(fixture, f"CALL cancel_table_service(path => 'x', instant => {at}, wait => 'long')")

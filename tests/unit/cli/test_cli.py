@@ -59,20 +59,20 @@ def table() -> WrittenTable:
     return fill_table(WrittenTable(options=NO_INLINE_COMPACTION))
 
 
-def test_the_timeline_is_told_oldest_first(table: WrittenTable) -> None:
+def test_the_timeline_is_listed_oldest_first(table: WrittenTable) -> None:
     told = invoke_json("timeline", table.storage.root)
     known = [i.requested_at for i in load_snapshot(table.storage).timeline]
     assert [each["requested_at"] for each in told["instants"]] == known
     assert {(e["action"], e["state"]) for e in told["instants"]} == {("deltacommit", "COMPLETED")}
 
 
-def test_debt_is_told_with_its_reasons(table: WrittenTable) -> None:
+def test_debt_is_reported_with_its_reasons(table: WrittenTable) -> None:
     told = invoke_json("debt", table.storage.root)
     assert (told["log_files"], [p["partition"] for p in told["partitions"]]) == (2, list(DAYS))
     assert {p["reason"] for p in told["partitions"]} == {"no compaction was planned yet"}
 
 
-def test_a_plan_is_told_with_the_reason_for_each_partition_left(table: WrittenTable) -> None:
+def test_a_plan_is_shown_with_the_reason_for_each_skipped_partition(table: WrittenTable) -> None:
     told = invoke_json(
         "plan", table.storage.root, "compaction", *option_flags(AT_ONCE, *ONLY_FIRST)
     )
@@ -82,7 +82,7 @@ def test_a_plan_is_told_with_the_reason_for_each_partition_left(table: WrittenTa
     assert not load_snapshot(table.storage).timeline.pending()
 
 
-def test_a_plan_by_event_time_tells_up_to_when_and_where_it_stands() -> None:
+def test_a_plan_by_event_time_shows_its_threshold_and_instant() -> None:
     table = WrittenTable(options=NO_INLINE_COMPACTION).create("MERGE_ON_READ", event_time="ts")
     table.upsert([event_times.event_row("a", 1)])
     table.upsert([event_times.event_row("a", 2)])
@@ -94,13 +94,13 @@ def test_a_plan_by_event_time_tells_up_to_when_and_where_it_stands() -> None:
     assert told["stands_at"] < last.instant
 
 
-def test_no_plan_is_told_with_its_reason(table: WrittenTable) -> None:
+def test_no_plan_is_reported_with_its_reason(table: WrittenTable) -> None:
     told = invoke_json("plan", table.storage.root, "compaction")
     assert not told["planned"]
     assert "of 5 delta commits" in told["reason"]
 
 
-def test_the_services_are_told_with_their_options() -> None:
+def test_the_services_are_reported_with_their_options() -> None:
     told = {each["name"]: each for each in invoke_json("services", "list")["services"]}
     assert {"compaction", "logcompaction", "clustering", "clean", "archive", "ttl"} <= told.keys()
     assert "hoodie.compaction.strategy" in told["compaction"]["options"]

@@ -99,7 +99,7 @@ def test_the_page_and_the_help_know_all_exit_codes() -> None:
         assert f"\n  {code} " in EXIT_CODES_TEXT
 
 
-def test_a_table_is_created_and_told(tmp_path: Path) -> None:
+def test_a_created_table_is_reported(tmp_path: Path) -> None:
     place = str(tmp_path / "trips")
     told = invoke_json(
         "create", place, "--key", "id", "--partition-by", "day", "--ordering", "ts",
@@ -406,6 +406,6 @@ def test_a_refused_call_leaves_a_metadata_table_alone(
     assert _files(place) == before
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_reported() -> None:
     told = invoke("--version")
     assert (told.exit_code, told.stdout) == (0, f"lakewright {version('lakewright')}\n")

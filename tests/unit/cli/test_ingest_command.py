@@ -98,7 +98,7 @@ def test_a_round_is_a_line_of_json(scene: Scene) -> None:
     assert (told["checkpoint_before"], told["checkpoint_after"]) == ("4", "8")
 
 
-def test_nothing_new_is_told_as_well(scene: Scene) -> None:
+def test_a_round_without_new_rows_is_reported(scene: Scene) -> None:
     scene.source.total = 0
     (told,) = lines(scene.call("--json"))
     assert (told["result"], told["rows"]) == ("skipped", 0)
@@ -117,7 +117,7 @@ def test_a_signal_ends_it_after_the_round(scene: Scene) -> None:
         if len(scene.source.asked) == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    scene.source.meanwhile = interrupt
+    scene.source.on_read = interrupt
     told = lines(scene.call("--continuous", "--min-interval", "1", "--json"))
     assert [each["checkpoint_after"] for each in told] == ["4", "8"]
     assert stored_keys(scene.storage) == first_keys(8)
@@ -140,7 +140,7 @@ def failing(error: Exception) -> Callable[[], None]:
 
 @pytest.mark.parametrize(("error", "code"), ERRORS.values(), ids=list(ERRORS))
 def test_an_error_has_an_exit_code(scene: Scene, error: Exception, code: int) -> None:
-    scene.source.meanwhile = failing(error)
+    scene.source.on_read = failing(error)
     result = scene.call()
     assert result.exit_code == code
     assert str(error) in result.stderr
@@ -153,7 +153,7 @@ def test_a_continuous_one_ends_with_what_will_not_pass(scene: Scene) -> None:
     def fail() -> None:
         raise moods.pop(0)
 
-    scene.source.meanwhile = fail
+    scene.source.on_read = fail
     result = scene.call("--continuous", "--json")
     assert result.exit_code == 5
     told = [json.loads(line) for line in result.stdout.splitlines()]
@@ -226,7 +226,7 @@ def test_a_file_of_lines_is_not_filled_by_idle_rounds(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == "warning: the queue is away\nwarning: clean: torn\n"
 
 
-def test_figures_that_are_not_known_are_not_told() -> None:
+def test_unknown_metrics_are_not_reported() -> None:
     commit = Commit("20260101000000000", "", "commit", "UPSERT", inserted=1, updated=2, deleted=3)
     done = IngestResult(5, "s", commit, after=Checkpoint("x"), rows=9, took_ms=1260)
     assert round_text(done) == (

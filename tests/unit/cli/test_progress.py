@@ -1,4 +1,4 @@
-"""Progress: what it tells is true, and only a terminal gets it."""
+"""Progress: what it shows is true, and only a terminal gets it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _begin(table: WrittenTable, *, finished: bool) -> None:
         table.storage.create(name, b"12345")
 
 
-def test_markers_tell_what_was_begun_and_files_what_is_done(table: WrittenTable) -> None:
+def test_markers_count_begun_files_and_files_completed_ones(table: WrittenTable) -> None:
     assert write_progress(table.storage, AT) == WriteProgress()
     _begin(table, finished=False)
     assert write_progress(table.storage, AT) == WriteProgress(begun=1)
@@ -55,7 +55,7 @@ def test_markers_tell_what_was_begun_and_files_what_is_done(table: WrittenTable)
     assert write_progress(table.storage, AT) == WriteProgress(begun=1, finished=1, bytes=5)
 
 
-def test_a_bar_tells_bytes_and_rows(screen: io.StringIO) -> None:
+def test_a_bar_shows_bytes_and_rows(screen: io.StringIO) -> None:
     with byte_bar("reading", 4096) as bar:
         bar.add_rows(7)
         bar.advance(2048)
@@ -65,13 +65,13 @@ def test_a_bar_tells_bytes_and_rows(screen: io.StringIO) -> None:
     assert "2.0 KB of 4.0 KB" in shown
 
 
-def test_waiting_tells_what_was_planned(screen: io.StringIO) -> None:
+def test_progress_shows_what_was_planned(screen: io.StringIO) -> None:
     with waiting("reading with Spark", 1 << 20):
         pass
     assert "1.0 MB planned" in screen.getvalue()
 
 
-def test_waiting_tells_how_far_spark_is(screen: io.StringIO) -> None:
+def test_progress_shows_how_far_spark_is(screen: io.StringIO) -> None:
     with waiting("reading with Spark", 1 << 20, lambda: "3 of 8 tasks"):
         _wait_for(screen, "1.0 MB planned; 3 of 8 tasks")
 
@@ -91,16 +91,16 @@ def test_an_execution_is_watched_by_what_lies_on_storage(
         _wait_for(screen, "1 files written, 5 bytes; 2.0 KB to read in 2 pieces")
 
 
-def test_pending_writes_are_told(table: WrittenTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_writes_are_reported(table: WrittenTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_POLL_S", 0.001)
     told: list[str] = []
 
-    def meanwhile() -> None:
+    def other_process() -> None:
         with following(table.storage, told.append):
             while not any(text.startswith("writing") for text in told):
                 table.clock.sleep(0)
 
-    table.upsert([row("k0")], meanwhile=meanwhile)
+    table.upsert([row("k0")], before_commit=other_process)
     assert " 1 files, " in told[-1]
 
 
@@ -113,7 +113,7 @@ def test_nothing_is_shown_where_there_is_no_terminal(
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_watch_of_a_runner_is_told_the_instant_and_the_work() -> None:
+def test_the_progress_of_a_runner_gets_the_instant_and_the_work() -> None:
     told: list[tuple[str, int]] = []
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Save modes: what becomes of a table that is there, and of one that a failed write has made."""
+"""Save modes: what happens to an existing table, and to one that a failed write has created."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_partitions_are_deleted_in_every_mode_that_changes_a_table(mode: str) ->
 
 
 @each_crash
-def test_who_dies_while_a_table_is_made_anew_can_do_it_again(*, after_effect: bool) -> None:
+def test_an_overwrite_that_crashes_can_be_repeated(*, after_effect: bool) -> None:
     for survive in count():
         table = saved(row("a", day="d1"), row("b", day="d2"))
         dying = CrashingStorage(table.storage, survive, after_effect=after_effect)
@@ -235,7 +235,7 @@ class RowsOfALoser(ArrowRows):
         raise ConflictError("lost")
 
 
-def test_a_table_that_somebody_else_uses_is_not_taken_back() -> None:
+def test_a_table_that_another_process_uses_is_not_removed() -> None:
     several = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
     several["hoodie.write.lock.provider"] = "in_process"
     other = WrittenTable(options=several)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -38,6 +37,8 @@ from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
+from support.concurrency import InterruptedRows
+from support.faults import CommitAnswerLost
 from support.tables import SCHEMA, Row, WrittenTable, row
 
 Result = TypeVar("Result")
@@ -59,6 +60,10 @@ SEVERAL = {
 
 def rows_of(*rows: Row) -> ArrowRows:
     return ArrowRows(pa.Table.from_pylist(list(rows), SCHEMA))
+
+
+def interrupted_rows(rows: Sequence[Row], act: Callable[[], object]) -> InterruptedRows:
+    return InterruptedRows(pa.Table.from_pylist(list(rows), SCHEMA), act)
 
 
 def sink(storage: Storage, more: Mapping[str, str] | None = None, **facts: Any) -> StreamSink:
@@ -114,7 +119,7 @@ def test_a_fresh_query_takes_no_batch_for_its_own() -> None:
     assert ids(storage) == ["a", "b", "c"]
 
 
-def test_identifiers_tell_streams_apart() -> None:
+def test_identifiers_distinguish_streams() -> None:
     storage = MemoryStorage.fresh()
     sink(storage, {IDENTIFIER: "x"}).write(rows_of(row("a")), 0)
     sink(storage, {IDENTIFIER.upper(): "y"}).write(rows_of(row("b")), 0)
@@ -122,30 +127,9 @@ def test_identifiers_tell_streams_apart() -> None:
     assert ids(storage) == ["a", "b"]
 
 
-class LosesAnswers(CountingStorage):
-    """A commit lands, its answer is lost, and the store is away for some calls more."""
-
-    __slots__ = ("armed", "away", "down")
-
-    def __init__(self, inner: Storage, down: int) -> None:
-        super().__init__(inner)
-        self.armed, self.away, self.down = False, 0, down
-
-    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
-        if self.away:
-            self.away -= 1
-            raise UnavailableError("away")
-        result = super()._call(method, *arguments)
-        path = str(arguments[0])
-        if self.armed and method.__name__ == "create" and path.endswith(".commit"):
-            self.armed, self.away = False, self.down
-            raise UnavailableError("the answer was lost")
-        return result
-
-
 @pytest.mark.parametrize("down", range(12))
 def test_a_retry_asks_again_whether_the_batch_is_there(down: int) -> None:
-    storage = LosesAnswers(MemoryStorage.fresh(), down)
+    storage = CommitAnswerLost(MemoryStorage.fresh(), down)
     made = sink(storage, {"hoodie.datasource.write.streaming.retry.count": "12"})
     made.write(rows_of(row("a")), 0)
     storage.armed = True
@@ -153,20 +137,6 @@ def test_a_retry_asks_again_whether_the_batch_is_there(down: int) -> None:
         warnings.simplefilter("ignore", RuntimeWarning)
         made.write(rows_of(row("b")), 1)
     assert ids(storage) == ["a", "b"]
-
-
-class Interrupted(ArrowRows):
-    """Rows in whose middle something else happens."""
-
-    def __init__(self, rows: Sequence[Row], happens: Callable[[], None]) -> None:
-        super().__init__(pa.Table.from_pylist(list(rows), SCHEMA))
-        self._happens = happens
-
-    @contextmanager
-    def open(self) -> Iterator[pa.Table]:
-        with super().open() as table:
-            yield table
-        self._happens()
 
 
 @pytest.mark.parametrize("day", ["2026-01-01", "another"])
@@ -178,7 +148,7 @@ def test_a_driver_that_was_given_up_and_its_successor_write_a_batch_once(
     old, new = sink(storage, more), sink(storage, more)
     old.write(rows_of(row("z")), 0)
     batch = [row("a", day=day)]
-    skips(old, Interrupted(batch, lambda: new.write(rows_of(*batch), 1)), 1)
+    skips(old, interrupted_rows(batch, lambda: new.write(rows_of(*batch), 1)), 1)
     assert [type(each) for each in new.commits] == [Commit]
     assert ids(storage) == ["a", "z"]
 
@@ -188,7 +158,7 @@ def test_a_batch_is_looked_for_where_nothing_else_conflicts() -> None:
     more = {**SEVERAL, "hoodie.datasource.write.streaming.retry.count": "0"}
     old, new = sink(storage, more), sink(storage, more)
     old.write(rows_of(row("z")), 0)
-    mine = Interrupted([row("a", day="d1")], lambda: new.write(rows_of(row("b", day="d2")), 1))
+    mine = interrupted_rows([row("a", day="d1")], lambda: new.write(rows_of(row("b", day="d2")), 1))
     skips(old, mine, 1)
     assert ids(storage) == ["b", "z"]
     assert not [file for file in storage.list_files("d1") if file.name.endswith(".parquet")]
@@ -213,13 +183,13 @@ def test_a_batch_that_fails_is_tried_again_and_then_raised_or_left_out() -> None
 
     before = CLOCK.monotonic_ms()
     with pytest.raises(UnavailableError, match="away"):
-        made.write(Interrupted([row("b")], fail), 1)
+        made.write(interrupted_rows([row("b")], fail), 1)
     assert len(tries) == 4
     assert CLOCK.monotonic_ms() - before >= 6000
     careless = {"hoodie.datasource.write.streaming.ignore.failed.batch": "true"}
     made = sink(storage, careless)
     with pytest.warns(RuntimeWarning, match="rows are lost"):
-        made.write(Interrupted([row("b")], fail), 1)
+        made.write(interrupted_rows([row("b")], fail), 1)
     assert [type(each) for each in made.commits] == [Skip]
     assert ids(storage) == ["a"]
 
@@ -317,7 +287,7 @@ NOTES: dict[str, tuple[str, Stream, int | None]] = {
 
 
 @pytest.mark.parametrize(("text", "stream", "number"), NOTES.values(), ids=NOTES.keys())
-def test_whose_batch_a_note_tells_of(text: str, stream: Stream, number: int | None) -> None:
+def test_the_batch_of_a_note(text: str, stream: Stream, number: int | None) -> None:
     assert stream.batch_in({BATCHES: text}) == number
 
 
@@ -334,7 +304,7 @@ def test_a_note_is_read_by_its_own_stream_only() -> None:
     assert Stream("x", "other").batch_in(note) is None
 
 
-def test_a_checkpoint_tells_the_query(tmp_path: Path) -> None:
+def test_a_checkpoint_determines_the_query(tmp_path: Path) -> None:
     assert query_of(str(tmp_path)) is None
     (tmp_path / "metadata").write_text(json.dumps({"id": "some-query"}))
     assert query_of(str(tmp_path), {"fs.s3a.endpoint": "unused"}) == "some-query"
@@ -359,7 +329,7 @@ def test_a_place_without_checkpoint_is_refused_unless_the_stream_has_a_name(tmp_
     assert ids(storage) == ["a"]
 
 
-def test_a_sink_must_be_told_apart() -> None:
+def test_a_sink_needs_a_checkpoint_or_an_identifier() -> None:
     table = Table(MemoryStorage.fresh(), storage_options={"fs.s3a.endpoint": "there"})
     with pytest.raises(InvalidError, match="checkpoint="):
         table.stream_sink()

@@ -1,4 +1,4 @@
-"""`table.ttl`, `lakewright ttl` and the procedures: settings and policies, and who changes them."""
+"""`table.ttl`, `lakewright ttl` and the procedures: settings, policies, concurrent changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lakewright.table.properties import load_properties, update_properties
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
-from support.concurrency import take_turns
+from support.concurrency import run_interleaved
 from support.tables import NO_SERVICES, WrittenTable, row
 
 YEAR = {"spec": "*", "level": "PARTITION", "units": "YEARS", "value": 1}
@@ -136,7 +136,7 @@ def test_a_spec_for_no_partition_is_a_warning(table: WrittenTable) -> None:
     assert len(ttl.config.policies) == 2
 
 
-def test_a_policy_for_rows_needs_rows_that_can_be_told_apart() -> None:
+def test_a_policy_for_rows_needs_record_keys() -> None:
     keyless = WrittenTable().create(key=())
     with pytest.raises(InvalidError, match="without key fields"):
         ttl_of(keyless).save({**YEAR, "level": "RECORD"})
@@ -171,7 +171,7 @@ def test_of_two_changes_at_once_both_are_there(order: list[int], table: WrittenT
         ttl.save({**YEAR, "spec": "day=2"})
         ttl.configure(resolve_conflicts_by="MIN_TTL")
 
-    take_turns(table.storage, [first, second], order)
+    run_interleaved(table.storage, [first, second], order)
     shown = ttl_of(table).config
     assert {policy.spec for policy in shown.policies} == {"day=1", "day=2"}
     assert shown.settings.conflict_rule is ConflictRule.MIN_TTL
@@ -179,12 +179,12 @@ def test_of_two_changes_at_once_both_are_there(order: list[int], table: WrittenT
 
 @pytest.mark.parametrize("provider", ["in_process", "file", "storage"])
 def test_any_lock_will_do(provider: str, table: WrittenTable) -> None:
-    told = {"hoodie.write.lock.provider": provider}
-    assert TableTtl.for_table(table.storage, told, table.clock).enable().settings.enabled
+    options = {"hoodie.write.lock.provider": provider}
+    assert TableTtl.for_table(table.storage, options, table.clock).enable().settings.enabled
 
 
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
-def test_who_dies_while_saving_leaves_old_or_new_policies(
+def test_a_crash_while_saving_leaves_the_old_or_the_new_policies(
     after_effect: bool, table: WrittenTable
 ) -> None:
     ttl_of(table).save(YEAR)
@@ -208,7 +208,7 @@ def test_who_dies_while_saving_leaves_old_or_new_policies(
 
 
 def test_a_frame_without_columns_stores_checked_settings(table: WrittenTable) -> None:
-    told = {
+    options = {
         "hoodie.ttl.enable": "true",
         "hoodie.ttl.run.inline": "true",
         "hoodie.ttl.run.inline.trigger.strategy": "NUM_COMMITS",
@@ -216,7 +216,7 @@ def test_a_frame_without_columns_stores_checked_settings(table: WrittenTable) ->
         "hoodie.ttl.conflict.resolution.rule": "MIN_TTL",
     }
     table = replace(table, options={}, defaults={})
-    table.writer(told).store_settings()
+    table.writer(options).store_settings()
     shown = ttl_of(table).config.settings
     assert (shown.enabled, shown.trigger_value) == (True, 8)
     assert "hoodie.ttl.enable" not in stored(table)
@@ -224,13 +224,13 @@ def test_a_frame_without_columns_stores_checked_settings(table: WrittenTable) ->
         table.writer({"hoodie.ttl.conflict.resolution.rule": "ANY"}).store_settings()
 
 
-def test_settings_that_a_write_is_told_are_stored_with_the_table(table: WrittenTable) -> None:
-    told = {
+def test_settings_of_a_write_are_stored_with_the_table(table: WrittenTable) -> None:
+    options = {
         "hoodie.ttl.enable": "true",
         "hoodie.ttl.policies": json.dumps([YEAR]),
         "hoodie.partition.ttl.strategy.days.retain": "7",
     }
-    table.upsert([row("a")], told)
+    table.upsert([row("a")], options)
     assert stored(table) == {
         "hoodie.ttl.enabled": "true",
         "hoodie.ttl.policies": json.dumps([YEAR], separators=(",", ":")),
@@ -240,23 +240,23 @@ def test_settings_that_a_write_is_told_are_stored_with_the_table(table: WrittenT
     assert ttl_of(table).config.settings.enabled
 
 
-def test_a_write_that_is_told_a_policy_for_nothing_warns(table: WrittenTable) -> None:
-    told = {"hoodie.ttl.policies": json.dumps([YEAR, US])}
+def test_a_write_with_a_policy_that_matches_nothing_warns(table: WrittenTable) -> None:
+    options = {"hoodie.ttl.policies": json.dumps([YEAR, US])}
     with pytest.warns(UserWarning, match=r"no partition of the table matches 'country=US/\*'"):
-        table.upsert([row("a")], told)
+        table.upsert([row("a")], options)
     assert len(ttl_of(table).config.policies) == 2
     # It was told once.
-    table.upsert([row("a", 2)], told)
+    table.upsert([row("a", 2)], options)
 
 
 def test_rows_of_a_table_without_keys_have_no_policy() -> None:
-    told = {"hoodie.ttl.policies": json.dumps([{**YEAR, "level": "RECORD"}])}
+    options = {"hoodie.ttl.policies": json.dumps([{**YEAR, "level": "RECORD"}])}
     nameless = WrittenTable(options=NO_SERVICES).create(key=(), ordering=())
     for act in (
-        lambda: nameless.write("INSERT", [row("a")], told),
-        lambda: nameless.writer(told).store_settings(),
+        lambda: nameless.write("INSERT", [row("a")], options),
+        lambda: nameless.writer(options).store_settings(),
         lambda: ttl_of(nameless).save({**YEAR, "level": "RECORD"}),
-        lambda: WrittenTable().create(key=(), ordering=(), options=told),
+        lambda: WrittenTable().create(key=(), ordering=(), options=options),
     ):
         with pytest.raises(InvalidError, match="without key fields"):
             act()
@@ -273,14 +273,14 @@ WRONG: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("told", WRONG.values(), ids=list(WRONG))
+@pytest.mark.parametrize("options", WRONG.values(), ids=list(WRONG))
 def test_a_write_with_wrong_settings_changes_nothing(
-    told: dict[str, str], table: WrittenTable
+    options: dict[str, str], table: WrittenTable
 ) -> None:
     table.upsert([row("a")])
     before = table.storage.files()  # type: ignore[attr-defined]
     with pytest.raises(InvalidError):
-        table.upsert([row("b")], told)
+        table.upsert([row("b")], options)
     assert table.storage.files() == before  # type: ignore[attr-defined]
 
 
@@ -332,7 +332,7 @@ def test_the_command_line(table: WrittenTable) -> None:
     assert document("ttl", "off", path)["enabled"] is False
 
 
-def test_the_command_line_runs_ttl_and_tells_the_plan(table: WrittenTable) -> None:
+def test_the_command_line_runs_ttl_and_shows_the_plan(table: WrittenTable) -> None:
     path = table.storage.root
     table.upsert([row("a", day="d1")])  # at the beginning of 2026, by its own clock
     told = ("-o", "hoodie.partition.ttl.strategy.days.retain=1")

@@ -28,13 +28,13 @@ from lakewright.scan.stream_offsets import (
     next_offset,
     parse_offset,
 )
-from lakewright.storage.base import FileStatus
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
 from lakewright.testing.table_builder import TableBuilder
 from lakewright.write.writer import Commit
+from support.faults import IncompleteListing
 from support.golden import NAMES, GoldenTables, as_json, queries
 from support.ingestion import RunEnd, StreamingQuery, batch_rows
 from support.soak import sized
@@ -124,7 +124,7 @@ def test_a_limit_of_instants(kind: str) -> None:
     ]
 
 
-def test_the_limits_that_spark_is_told() -> None:
+def test_the_limits_that_spark_gets() -> None:
     table, _ = made(commits=1)
     assert StreamingQuery(
         table.storage, {LIMIT: "3"}
@@ -154,7 +154,7 @@ def test_a_first_batch_is_the_same_when_it_is_replayed(kind: str, start: str, en
     offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     query = StreamingQuery(table.storage, {START: start}, offsets=[json.dumps(offset)]).run(end)
     write(table, 3)
-    # The user has given another start meanwhile.
+    # The user has set another start since.
     query.options = {START: {"earliest": "latest", "latest": "earliest"}[start]}
     expected = [batch(1, 2), batch(3)] if start == "earliest" else [batch(3)]
     assert query.run().handed_over == expected
@@ -268,7 +268,7 @@ def test_a_write_that_completes_late_comes_once(kind: str) -> None:
 
 @each_kind
 @pytest.mark.parametrize("limit", [{}, {LIMIT: "1"}], ids=["in one batch", "write by write"])
-def test_change_data_tells_of_deletes_as_well(kind: str, limit: dict[str, str]) -> None:
+def test_change_data_includes_deletes(kind: str, limit: dict[str, str]) -> None:
     table, _ = made(kind, 2)
     query = StreamingQuery(table.storage, {CDC: "cdc", **limit}).run()
     table.write("DELETE", [row("k1", 9, day="2026-01-02")])
@@ -300,22 +300,11 @@ def test_change_data_has_columns_of_its_own() -> None:
     assert {tuple(each) for each in found} == {("op", "ts_ms", "before", "after")}
 
 
-class Overtaken(CountingStorage):
-    """Its next listing of the timeline has all files but one: that one came while it was made."""
-
-    missing: str | None = None
-
-    def list_files(self, folder: str) -> list[FileStatus]:
-        found = super().list_files(folder)
-        missing, self.missing = self.missing, None
-        return [file for file in found if missing is None or not file.name.startswith(missing)]
-
-
 def test_a_write_that_a_listing_missed_is_in_the_batch() -> None:
     table, commits = made(commits=3)
-    storage = Overtaken(table.storage)
+    storage = IncompleteListing(table.storage)
     reader = StreamingQuery(storage).started()
-    storage.missing = commits[1].instant
+    storage.hidden = commits[1].instant
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     assert end["offsetCommitTime"] == commits[2].completed_at
     found = batch_rows(reader, json.dumps(reader.initialOffset()), json.dumps(end))
@@ -440,25 +429,25 @@ def test_options_that_a_stream_does_not_take(
     options: dict[str, str], kind: type[LakewrightError], message: str
 ) -> None:
     table, _ = made(commits=1)
-    told = {"path": table.storage.root, **options}
+    settings = {"path": table.storage.root, **options}
     for opened in (
-        lambda: stream_schema(told, None),
-        lambda: stream_reader(told, T.StructType()),
+        lambda: stream_schema(settings, None),
+        lambda: stream_reader(settings, T.StructType()),
     ):
         with pytest.raises(kind, match=message):
             opened()
 
 
 def test_options_that_change_nothing() -> None:
-    told = {
+    options = {
         "hoodie.datasource.query.type": "incremental",
         "hoodie.datasource.read.streaming.table.version": "9",
         "hoodie.datasource.read.incr.skip_compact": "true",
         "hoodie.metadata.enable": "true",
         "path": "somewhere",
     }
-    assert stream_settings(told).table_version == 9
-    assert ignored_stream_options(told) == ["hoodie.metadata.enable"]
+    assert stream_settings(options).table_version == 9
+    assert ignored_stream_options(options) == ["hoodie.metadata.enable"]
 
 
 def test_a_stream_wants_a_path_and_meta_columns() -> None:
@@ -523,7 +512,7 @@ def test_offsets_in_a_checkpoint(stored: dict[str, Any], offset: StreamStart | O
     assert parse_offset(offset.as_json()) == offset
 
 
-def test_a_checkpoint_of_something_else_is_told() -> None:
+def test_a_checkpoint_of_something_else_is_reported() -> None:
     table, _ = made(commits=1)
     reader = StreamingQuery(table.storage).started()
     for offset in ({"index": 3}, {"offsetCommitTime": 3}, {"offsetCommitTime": "3", "since": 1}):
@@ -533,7 +522,7 @@ def test_a_checkpoint_of_something_else_is_told() -> None:
         reader.partitions(reader.initialOffset(), reader.initialOffset())
 
 
-def test_a_first_batch_that_does_not_tell_its_begin() -> None:
+def test_a_first_batch_without_its_begin() -> None:
     """As in a checkpoint that real Hudi has made."""
     table, commits = made(commits=2)
     snapshot = load_snapshot(table.storage)

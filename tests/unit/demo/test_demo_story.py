@@ -1,4 +1,4 @@
-"""How the demo tells what happened: ten lines, a document, a board of any size."""
+"""How the demo shows what happened: ten lines, a document, a board of any size."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def shown(story: Story, width: int, height: int) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def test_ten_lines_tell_it() -> None:
+def test_ten_lines_summarize_it() -> None:
     assert "\n".join(summary(STORY)) + "\n" == TOLD
 
 
@@ -98,7 +98,7 @@ def test_a_story_in_which_nothing_happened_has_ten_lines_too() -> None:
     assert "none was preempted" in lines[7]
 
 
-def test_a_failed_check_is_told_with_what_was_seen() -> None:
+def test_a_failed_check_is_reported_with_what_was_seen() -> None:
     wrong = replace(STORY, checks=(Check("table", False, "1 row for 2"), *STORY.checks[1:]))
     assert "table WRONG (1 row for 2)" in summary(wrong)[8]
     assert not wrong.passed
@@ -165,7 +165,7 @@ def test_lines_are_printed_once_where_there_is_no_terminal() -> None:
     assert console.file.getvalue() == "\n".join((*STORY.messages, "ttl: deleted [2026-02-13]\n"))
 
 
-def test_nobody_is_told_anything() -> None:
+def test_a_quiet_demo_prints_nothing() -> None:
     console = Console(file=io.StringIO())
     with watching(console, quiet=True) as tell:
         tell(STORY)

@@ -62,7 +62,7 @@ def test_a_filter_spares_partitions(table: WrittenTable) -> None:
     assert ids(list(read_local(table.storage, few, chosen=chosen))) == ["k4", "k7"]
 
 
-def test_the_bytes_that_are_told_are_those_that_were_planned(table: WrittenTable) -> None:
+def test_the_reported_bytes_are_those_that_were_planned(table: WrittenTable) -> None:
     told: list[int] = []
     list(read_local(table.storage, planned(table), on_progress=told.append))
     assert sum(told) == plan_bytes(planned(table))

@@ -1,4 +1,4 @@
-"""The footer of a base file: what it tells about the record keys."""
+"""The footer of a base file: its bloom filter and range of record keys."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_file_without_rows_has_no_range() -> None:
     assert not footer.may_contain(KEYS).any()
 
 
-def test_a_footer_that_tells_nothing_may_hold_everything() -> None:
+def test_a_footer_without_keys_may_contain_every_key() -> None:
     assert parse_footer(None) == parse_footer({b"other": b"x"}) == BaseFileFooter()
     assert BaseFileFooter().bloom_filter() is None
     assert BaseFileFooter().may_contain(KEYS).all()

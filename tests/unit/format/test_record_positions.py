@@ -82,7 +82,7 @@ def test_a_block_without_both_headers_has_no_positions() -> None:
         assert record_positions(LogBlock(BlockKind.AVRO, headers, memoryview(b"")), 1) is None
 
 
-def test_a_damaged_header_tells_its_block() -> None:
+def test_an_error_of_a_damaged_header_names_its_block() -> None:
     headers = RecordPositions("0", np.array([1], np.uint64)).headers()
     headers[Header.RECORD_POSITIONS] = "*"
     block = LogBlock(BlockKind.AVRO, headers, memoryview(b""), 7, "a.log")

@@ -200,7 +200,7 @@ def test_no_file_is_no_table() -> None:
         choose_properties(None, None)
 
 
-def test_nothing_usable_tells_what_is_wrong_with_the_main_file() -> None:
+def test_without_a_usable_copy_the_error_is_that_of_the_main_file() -> None:
     with pytest.raises(CorruptError, match=r"hoodie\.timeline\.layout\.version"):
         choose_properties(NEW_FILE[:40], b"")
 

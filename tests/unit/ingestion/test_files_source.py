@@ -83,7 +83,7 @@ def test_a_batch_takes(
     assert [each.path for each in chosen.files] == taken
 
 
-def test_what_waits_is_told() -> None:
+def test_the_files_left_for_later_batches_are_counted() -> None:
     listed = [file("a", 1), file("b", 2), file("c", 3), file("_d", 4)]
     chosen = select_files(listed, FilePosition(1, "a"), replace(AT_ONCE, max_files=1), NOW)
     assert (chosen.waiting, chosen.newest_ms, chosen.size) == (1, 3, 10)

@@ -208,7 +208,7 @@ def test_a_checkpoint_of_the_old_kind_gives_the_same_rows_and_one_of_the_new(
     assert batch.checkpoint == replace(at(growing.writes[4]), reset="what the user said")
 
 
-def test_who_has_caught_up_keeps_a_checkpoint_of_the_old_kind(growing: Feed) -> None:
+def test_a_source_without_new_commits_keeps_an_old_checkpoint(growing: Feed) -> None:
     given = replace(requested(growing.writes[4]), reset="what the user said")
     batch = growing.pull(given)
     assert batch.rows is None
@@ -242,7 +242,7 @@ def with_inflight(request: pytest.FixtureRequest) -> Feed:
 
 
 @pytest.mark.parametrize(("after", "options", "rows", "to"), HOLLOW.values(), ids=list(HOLLOW))
-def test_an_inflight_insert_blocks_nobody(
+def test_an_inflight_insert_blocks_no_writer(
     with_inflight: Feed, after: int | str | None, options: dict[str, str], rows: int, to: int
 ) -> None:
     check(with_inflight, after, options, rows, to)
@@ -298,7 +298,7 @@ def served(request: pytest.FixtureRequest) -> Feed:
 
 
 @pytest.mark.parametrize(("after", "options", "rows", "to"), SERVED.values(), ids=list(SERVED))
-def test_pending_services_block_nobody(
+def test_pending_services_block_no_writer(
     served: Feed, after: int | str | None, options: dict[str, str], rows: int, to: int
 ) -> None:
     check(served, after, options, rows, to)
@@ -470,7 +470,7 @@ def test_an_empty_table_brings_nothing() -> None:
     assert feed.pull(given).checkpoint == given
 
 
-def test_who_wants_the_latest_of_an_empty_table_gets_all_that_comes() -> None:
+def test_latest_of_an_empty_table_reads_all_that_comes() -> None:
     feed = Feed("MERGE_ON_READ")
     first = feed.pull(None, LATEST)
     assert first.rows is None
@@ -580,7 +580,7 @@ def test_a_source_is_made_from_options_of_either_prefix() -> None:
     )
 
 
-def test_the_page_for_users_tells_every_option() -> None:
+def test_the_page_documents_every_option() -> None:
     page = (Path(__file__).parents[3] / "docs" / "ingestion.md").read_text("utf-8")
     told = {key for key in TABLE_SOURCE_KEYS if not key.startswith("hoodie.deltastreamer.")}
     assert {key for key in told if f"`{key}`" not in page} == set()

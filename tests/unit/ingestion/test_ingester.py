@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -29,7 +29,8 @@ from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
-from support.concurrency import another_process
+from support.concurrency import InterruptedRows, another_process
+from support.faults import CommitAnswerLost
 from support.ingestion import CountingSource, arrow_rows, first_keys, ingester, stored_keys
 from support.tables import SCHEMA, WrittenTable, row
 
@@ -65,7 +66,7 @@ def test_rounds_go_on_where_the_table_is() -> None:
     assert len(load_snapshot(storage).timeline) == 3
 
 
-def test_a_round_tells_its_figures() -> None:
+def test_a_round_reports_its_metrics() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     done = ingester(
         storage, CountingSource(), clock, {"hoodie.datasource.write.operation": "upsert"}
@@ -193,7 +194,7 @@ def test_of_two_at_once_one_loses_and_leaves_nothing(more: Mapping[str, str]) ->
     storage, clock = MemoryStorage.fresh(), ManualClock()
     ingester(storage, CountingSource(), clock, more).run()
     slow = CountingSource()
-    slow.meanwhile = lambda: _round(storage, clock, more)
+    slow.on_read = lambda: _round(storage, clock, more)
     with pytest.raises(ConflictError, match="another process committed"):
         ingester(storage, slow, clock, more).run()
     assert stored_keys(storage) == first_keys(8)
@@ -205,27 +206,13 @@ def _round(storage: Storage, clock: ManualClock, more: Mapping[str, str]) -> Ing
     return ingester(storage, CountingSource(), clock, more).run()
 
 
-class Interrupted(ArrowRows):
-    """Rows in whose middle something else happens."""
-
-    def __init__(self, rows: pa.Table, happens: Callable[[], object]) -> None:
-        super().__init__(rows)
-        self._happens = happens
-
-    @contextmanager
-    def open(self) -> Iterator[pa.Table]:
-        with super().open() as table:
-            yield table
-        self._happens()
-
-
 @pytest.mark.parametrize("more", [{}, SEVERAL], ids=["one writer", "several writers"])
-def test_who_is_overtaken_while_writing_loses(more: Mapping[str, str]) -> None:
+def test_an_ingestion_that_is_overtaken_while_writing_fails(more: Mapping[str, str]) -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     _round(storage, clock, more)
     made = ingester(storage, CountingSource(), clock, more)
     made.incoming = lambda rows: IncomingBatch(
-        Interrupted(rows, lambda: _round(storage, clock, more)), lambda: len(rows)
+        InterruptedRows(rows, lambda: _round(storage, clock, more)), lambda: len(rows)
     )
     with pytest.raises(ConflictError):
         made.run()
@@ -246,7 +233,7 @@ def test_two_that_each_take_themselves_for_the_only_one_bring_rows_once(size: in
             ingester(storage, CountingSource(size=size), clock).run()
 
     made = ingester(storage, CountingSource(), clock)
-    made.incoming = lambda rows: IncomingBatch(Interrupted(rows, other), lambda: len(rows))
+    made.incoming = lambda rows: IncomingBatch(InterruptedRows(rows, other), lambda: len(rows))
     with suppress(ConflictError):
         made.run()
     made.incoming = arrow_rows
@@ -258,13 +245,13 @@ def test_two_that_each_take_themselves_for_the_only_one_bring_rows_once(size: in
 def test_two_that_make_the_table_at_once_bring_rows_once() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     slow = CountingSource()
-    slow.meanwhile = lambda: _round(storage, clock, SEVERAL)
+    slow.on_read = lambda: _round(storage, clock, SEVERAL)
     with pytest.raises(ConflictError):
         ingester(storage, slow, clock, SEVERAL).run()
     assert stored_keys(storage) == first_keys(4)
 
 
-def test_rows_whose_commit_is_taken_back_are_read_again() -> None:
+def test_rows_whose_commit_is_rolled_back_are_read_again() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     made = ingester(storage, CountingSource(), clock)
     made.run()
@@ -275,41 +262,21 @@ def test_rows_whose_commit_is_taken_back_are_read_again() -> None:
     assert stored_keys(storage) == first_keys(8)
 
 
-def test_a_batch_read_after_a_commit_that_was_taken_back_is_refused() -> None:
+def test_a_batch_read_after_a_commit_that_was_rolled_back_is_refused() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     _round(storage, clock, {})
     second = _round(storage, clock, {}).commit
     assert second is not None
     third = CountingSource()
-    third.meanwhile = lambda: WrittenTable(storage, clock).writer().rollback(second.instant)
+    third.on_read = lambda: WrittenTable(storage, clock).writer().rollback(second.instant)
     with pytest.raises(ConflictError, match="rolled back"):
         ingester(storage, third, clock).run()
     assert stored_keys(storage) == first_keys(4)
 
 
-class LosesAnswers(CountingStorage):
-    """A commit lands, its answer is lost, and the store is away for some calls more."""
-
-    __slots__ = ("armed", "away", "down")
-
-    def __init__(self, inner: Storage, down: int) -> None:
-        super().__init__(inner)
-        self.armed, self.away, self.down = False, 0, down
-
-    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
-        if self.away:
-            self.away -= 1
-            raise UnavailableError("away")
-        result = super()._call(method, *arguments)
-        if self.armed and method.__name__ == "create" and str(arguments[0]).endswith(".commit"):
-            self.armed, self.away = False, self.down
-            raise UnavailableError("the answer was lost")
-        return result
-
-
 @pytest.mark.parametrize("down", range(12))
 def test_a_commit_whose_answer_was_lost_is_recognised(down: int) -> None:
-    storage, clock = LosesAnswers(MemoryStorage.fresh(), down), ManualClock()
+    storage, clock = CommitAnswerLost(MemoryStorage.fresh(), down), ManualClock()
     source = CountingSource()
     made = ingester(storage, source, clock)
     made.run()
@@ -325,8 +292,8 @@ def test_a_commit_whose_answer_was_lost_is_recognised(down: int) -> None:
     assert stored_keys(storage.inner) == first_keys(10)
 
 
-def test_a_lost_answer_is_told_and_the_source_hears_of_the_commit() -> None:
-    storage, clock = LosesAnswers(MemoryStorage.fresh(), 3), ManualClock()
+def test_a_lost_answer_is_reported_and_the_source_is_acknowledged() -> None:
+    storage, clock = CommitAnswerLost(MemoryStorage.fresh(), 3), ManualClock()
     source = CountingSource()
     made = ingester(storage, source, clock)
     made.run()
@@ -339,7 +306,7 @@ def test_a_lost_answer_is_told_and_the_source_hears_of_the_commit() -> None:
     assert stored_keys(storage) == first_keys(8)
 
 
-def test_a_source_that_cannot_be_told_is_only_told_of() -> None:
+def test_a_source_that_cannot_be_acknowledged_is_only_a_warning() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
 
     class Deaf(CountingSource):
@@ -429,7 +396,7 @@ def test_each_commit_is_read_once() -> None:
     assert not [path for name, path in storage.touched if name == "read_many"]
 
 
-def test_a_service_that_fails_for_good_raises_after_the_source_was_told(
+def test_a_service_that_fails_for_good_raises_after_the_source_was_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
@@ -459,7 +426,7 @@ def test_completion_times_are_kept_under_their_own_key() -> None:
     assert ingester(storage, Timed(), clock).run().before == Checkpoint("4", Version.V2)
 
 
-def test_a_table_that_nobody_describes_is_not_made() -> None:
+def test_a_table_without_a_name_is_not_created() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     with pytest.raises(InvalidError, match="name"):
         ingester(storage, CountingSource(), clock, {"hoodie.table.name": ""}).run()

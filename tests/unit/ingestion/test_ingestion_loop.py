@@ -81,7 +81,7 @@ class Watch:
         return len(self.rounds) >= self.most
 
 
-def test_rounds_begin_some_time_apart_until_somebody_says_stop() -> None:
+def test_rounds_begin_some_time_apart_until_the_loop_is_stopped() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     watch = Watch(clock, 5)
     made = Ingestion(ingester(storage, CountingSource(), clock))
@@ -96,7 +96,7 @@ def test_rounds_begin_some_time_apart_until_somebody_says_stop() -> None:
 
 def test_a_round_that_took_long_is_followed_at_once() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
-    source = CountingSource(meanwhile=lambda: clock.sleep(40))
+    source = CountingSource(on_read=lambda: clock.sleep(40))
     watch = Watch(clock, 3)
     Ingestion(ingester(storage, source, clock)).run_continuously(30, watch.stop, watch)
     gaps = [b - a for a, b in zip(watch.ended_ms, watch.ended_ms[1:], strict=False)]
@@ -187,14 +187,14 @@ def test_a_single_round_is_followed_by_services() -> None:
 
 
 def test_modes_of_services() -> None:
-    told = {"hoodie.clean.automatic": "true"}
-    assert writer_options(told, ServiceMode.INLINE) == told
-    beside = writer_options(told, ServiceMode.ASYNC)
+    options = {"hoodie.clean.automatic": "true"}
+    assert writer_options(options, ServiceMode.INLINE) == options
+    beside = writer_options(options, ServiceMode.ASYNC)
     assert beside["hoodie.clean.automatic"] == "false"
     assert beside["hoodie.write.concurrency.mode"] == "OPTIMISTIC_CONCURRENCY_CONTROL"
     assert writer_options({}, ServiceMode.OFF)["hoodie.archive.automatic"] == "false"
     with pytest.raises(InvalidError, match="services are off"):
-        writer_options(told, ServiceMode.OFF)
+        writer_options(options, ServiceMode.OFF)
     assert parse_mode(" Async ") is ServiceMode.ASYNC
     with pytest.raises(InvalidError, match="no such mode"):
         parse_mode("sometimes")
@@ -231,8 +231,8 @@ class Named(Source):
 def made(options: Mapping[str, str] | None = None, **facts: Any) -> Ingestion:
     table = facts.pop("table", None) or Table(MemoryStorage.fresh())
     source = facts.pop("source", "named")
-    told = {**INGESTION_OPTIONS, "lakewright.source.named.size": "3", **(options or {})}
-    found = ingestion(SPARK, source, table, options=told, clock=ManualClock(), **facts)
+    settings = {**INGESTION_OPTIONS, "lakewright.source.named.size": "3", **(options or {})}
+    found = ingestion(SPARK, source, table, options=settings, clock=ManualClock(), **facts)
     found.ingester.incoming = arrow_rows
     writer = replace(found.ingester.writer, engine=LocalEngine)
     return replace(found, ingester=replace(found.ingester, writer=writer))
@@ -292,9 +292,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("facts", "told"), BAD.values(), ids=list(BAD))
-def test_refused_before_anything_is_read(facts: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidError, match=told):
+@pytest.mark.parametrize(("facts", "message"), BAD.values(), ids=list(BAD))
+def test_refused_before_anything_is_read(facts: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
         made(**facts)
 
 

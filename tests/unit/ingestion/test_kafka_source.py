@@ -107,9 +107,9 @@ BAD: dict[str, tuple[Offsets, Bounds, str]] = {
 }
 
 
-@pytest.mark.parametrize(("after", "last", "told"), BAD.values(), ids=list(BAD))
-def test_a_checkpoint_does_not_fit(after: Offsets, last: Bounds, told: str) -> None:
-    with pytest.raises(InvalidError, match=told):
+@pytest.mark.parametrize(("after", "last", "message"), BAD.values(), ids=list(BAD))
+def test_a_checkpoint_does_not_fit(after: Offsets, last: Bounds, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
         next_range(after, {}, last, topic="t", from_latest=False, most=5)
 
 
@@ -184,7 +184,7 @@ def test_from_the_latest_on_nothing_is_passed_over() -> None:
     assert second.facts["objects"] == 2
 
 
-def test_messages_that_are_gone_are_an_error_unless_told() -> None:
+def test_messages_that_are_gone_are_an_error_by_default() -> None:
     topic = FakeTopic({0: 5}, {0: 9})
     after = Checkpoint("t,0:3")
     with pytest.raises(InvalidError, match=r"lost=\{0: 2\}"):
@@ -194,7 +194,7 @@ def test_messages_that_are_gone_are_an_error_unless_told() -> None:
     assert batch.facts["objects"] == 4
 
 
-def test_options_of_kafkas_clients_are_handed_on() -> None:
+def test_options_of_kafkas_clients_are_passed_on() -> None:
     more = {"security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN", "hoodie.x": "y"}
     made = KafkaSource.from_options({**OPTIONS, **more})
     assert made.client == {
@@ -261,7 +261,7 @@ def test_spark_is_asked_for_a_range() -> None:
     }
 
 
-def test_columns_tell_where_a_message_was() -> None:
+def test_columns_hold_the_position_of_a_message() -> None:
     columns = cast(Any, topic_of(FakeReader(), append_offsets=True).rows(WANTED))
     assert "offset AS _hoodie_kafka_source_offset" in columns
 
@@ -276,16 +276,18 @@ FAILURES: dict[str, tuple[PySparkException, type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize(("error", "kind", "told"), FAILURES.values(), ids=list(FAILURES))
-def test_failures_are_told(error: PySparkException, kind: type[Exception], told: str) -> None:
+@pytest.mark.parametrize(("error", "kind", "message"), FAILURES.values(), ids=list(FAILURES))
+def test_failures_are_reported(
+    error: PySparkException, kind: type[Exception], message: str
+) -> None:
     topic = topic_of(FakeReader(fails=error))
     asks: list[Callable[[], object]] = [topic.bounds, lambda: topic.rows(WANTED)]
     for ask in asks:
-        with pytest.raises(kind, match=told):
+        with pytest.raises(kind, match=message):
             ask()
 
 
-def test_a_stream_tells_where_a_topic_ends() -> None:
+def test_a_stream_finds_the_end_of_a_topic() -> None:
     def progress(end: object) -> Any:
         return SimpleNamespace(json=json.dumps({"sources": [{"endOffset": end}]}))
 

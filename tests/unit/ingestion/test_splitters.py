@@ -1,4 +1,4 @@
-"""A load in batches: by what commits say of themselves, or by whoever was registered for it."""
+"""A load in batches: by the statistics of commits, or by a registered splitter."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ CLASS_NAME = "hoodie.deltastreamer.snapshotload.query.splitter.class.name"
 
 def table_of(*commits: CommitMetadata) -> tuple[QueryContext, list[Instant]]:
     """A table with these commits, from the beginning."""
-    bench = BuiltTable()
+    built = BuiltTable()
     done = []
     for commit in commits:
-        instant = Instant(bench.tick(), Action.COMMIT, completed_at=bench.tick())
-        bench.put(instant, format_commit(commit))
+        instant = Instant(built.tick(), Action.COMMIT, completed_at=built.tick())
+        built.put(instant, format_commit(commit))
         done.append(instant)
-    return unread(bench), done
+    return unread(built), done
 
 
-def unread(bench: BuiltTable) -> QueryContext:
-    snapshot = load_snapshot(bench.storage)
+def unread(built: BuiltTable) -> QueryContext:
+    snapshot = load_snapshot(built.storage)
     return IncrementalQueryAnalyzer(snapshot=snapshot, begin=EARLIEST).analyze()
 
 
@@ -140,13 +140,13 @@ def test_a_splitter_needs_a_name() -> None:
         register_splitter(" ", BoundedLoad.from_options)
 
 
-def test_a_table_by_hand_counts_what_its_files_hold() -> None:
-    bench = BuiltTable()
-    bench.write({("d", "f"): versions(a=1, b=1)})
-    bench.write({("d", "g"): versions(c=1)})
-    bench.write({("d", "h"): versions(d=1)})
-    assert [commit is not None for _, commit in brought(unread(bench))] == [True] * 3
-    assert len(split_load(unread(bench), BoundedLoad(3)).instants) == 2
+def test_a_built_table_counts_the_rows_of_its_files() -> None:
+    built = BuiltTable()
+    built.write({("d", "f"): versions(a=1, b=1)})
+    built.write({("d", "g"): versions(c=1)})
+    built.write({("d", "h"): versions(d=1)})
+    assert [commit is not None for _, commit in brought(unread(built))] == [True] * 3
+    assert len(split_load(unread(built), BoundedLoad(3)).instants) == 2
 
 
 def test_no_bounds_and_no_name_is_no_splitter() -> None:
@@ -154,10 +154,10 @@ def test_no_bounds_and_no_name_is_no_splitter() -> None:
 
 
 def test_writes_that_completed_at_the_same_time_stay_together() -> None:
-    bench = BuiltTable()
-    first, second, then, last = (bench.tick() for _ in range(4))
+    built = BuiltTable()
+    first, second, then, last = (built.tick() for _ in range(4))
     done = [Instant(at, Action.COMMIT, completed_at=then) for at in (first, second)]
     done.append(Instant(then, Action.COMMIT, completed_at=last))
     for instant in done:
-        bench.put(instant, format_commit(HUNDRED))
-    assert split_load(unread(bench), BoundedLoad(1)).instants == (done[0], done[1])
+        built.put(instant, format_commit(HUNDRED))
+    assert split_load(unread(built), BoundedLoad(1)).instants == (done[0], done[1])

@@ -1,4 +1,4 @@
-"""The dashboard can be imported, and asks for nothing that is not told."""
+"""The dashboard can be imported, and queries only metrics that are reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def queries() -> list[tuple[str, str]]:
     return [(t["expr"], t["legendFormat"]) for panel in panels for t in panel.get("targets", ())]
 
 
-def test_every_metric_that_it_asks_for_is_told_with_its_labels() -> None:
+def test_every_metric_that_it_queries_is_reported_with_its_labels() -> None:
     assert len(queries()) > 30
     for expression, legend in queries():
         (name,) = re.findall(r"\bhudi_\w+", expression)

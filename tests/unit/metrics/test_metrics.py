@@ -1,4 +1,4 @@
-"""What is told of commits, services and storage, to whom, and that no commit fails for it."""
+"""Metrics of commits, services and storage, their reporters, and that no commit fails for them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def heard() -> Iterator[Heard]:
     end()
 
 
-def test_a_commit_is_told_by_hudis_names(heard: Heard) -> None:
+def test_a_commit_is_reported_by_hudis_names(heard: Heard) -> None:
     table = WrittenTable(options=NO_SERVICES).create(name="trips")
     table.upsert([row("a"), row("b", day="2026-01-02")])
     table.upsert([row("a", 2), row("c")])
@@ -85,7 +85,7 @@ def test_a_commit_is_told_by_hudis_names(heard: Heard) -> None:
     assert {m.labels["table"] for m in heard.metrics} == {"trips"}
 
 
-def test_all_that_is_told_is_known(heard: Heard) -> None:
+def test_every_reported_metric_is_declared(heard: Heard) -> None:
     table = WrittenTable().create("MERGE_ON_READ", event_time="ts")
     for number in range(4):
         table.upsert([row("a", T + number), row("b", T + number, day="2026-01-02")])
@@ -113,7 +113,7 @@ IN_MEMORY = {"hoodie.metrics.reporter.type": "inmemory"}
 DEBT = {"lakewright.metrics.debt": "true"}
 
 
-def test_a_clean_and_what_archiving_moved_are_told(heard: Heard) -> None:
+def test_a_clean_and_what_archiving_moved_are_reported(heard: Heard) -> None:
     table = WrittenTable(options={**NO_SERVICES, "hoodie.clean.commits.retained": "1"}).create()
     for number in range(4):
         table.upsert([row("a", number)])
@@ -121,13 +121,13 @@ def test_a_clean_and_what_archiving_moved_are_told(heard: Heard) -> None:
     assert isinstance(done, lw.Commit)
     assert heard.last("clean.numFilesDeleted") == done.files > 0
     assert heard.total("clean.completed.counter") == 1
-    told = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
-    moved = table.services(told).run("archive")
+    options = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
+    moved = table.services(options).run("archive")
     assert isinstance(moved, lw.Commit)
     assert heard.last("archive.numInstantsArchived") == moved.files > 0
 
 
-def test_a_rollback_is_told(heard: Heard) -> None:
+def test_a_rollback_is_reported(heard: Heard) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a")])
     last = table.upsert([row("b", day="2026-01-02")])
@@ -136,7 +136,7 @@ def test_a_rollback_is_told(heard: Heard) -> None:
     assert heard.total("rollback.completed.counter") == 1
 
 
-def test_who_lost_against_another_writer_is_counted(heard: Heard) -> None:
+def test_conflicts_with_another_writer_are_counted(heard: Heard) -> None:
     both = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control", **NO_SERVICES}
     table = WrittenTable(options=both).create()
     table.upsert([row("a")])
@@ -145,7 +145,7 @@ def test_who_lost_against_another_writer_is_counted(heard: Heard) -> None:
         table.upsert([row("a", 3)])
 
     with pytest.raises(ConflictError):
-        table.upsert([row("a", 2)], meanwhile=other)
+        table.upsert([row("a", 2)], before_commit=other)
     assert heard.total("conflict_resolution.failure.counter") == 1
     assert heard.total("conflict_resolution.success.counter") == 2
 
@@ -184,13 +184,13 @@ def test_a_port_that_is_taken_fails_no_commit(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(meter, "_warned", set())
     port = free_port()
     Prometheus("x").serve(port, "127.0.0.1")
-    told = {
+    options = {
         **ON,
         **NO_SERVICES,
         "hoodie.metrics.reporter.type": "PROMETHEUS",
         "hoodie.metrics.prometheus.port": str(port),
     }
-    table = WrittenTable(options=told).create()
+    table = WrittenTable(options=options).create()
     with pytest.warns(RuntimeWarning, match="not reported by PROMETHEUS"):
         table.upsert([row("a")])
     assert len(table.rows()) == 1
@@ -198,14 +198,14 @@ def test_a_port_that_is_taken_fails_no_commit(monkeypatch: pytest.MonkeyPatch) -
 
 def test_prometheus_is_served_and_written(tmp_path: Path) -> None:
     port, file = free_port(), tmp_path / "lake.prom"
-    told = {
+    options = {
         **ON,
         **NO_SERVICES,
         "hoodie.metrics.reporter.type": "prometheus",
         "hoodie.metrics.prometheus.port": str(port),
         "lakewright.metrics.prometheus.textfile": str(file),
     }
-    table = WrittenTable(options=told).create(name="trips")
+    table = WrittenTable(options=options).create(name="trips")
     table.upsert([row("a")])
     table.upsert([row("b")])
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
@@ -223,8 +223,8 @@ def test_prometheus_is_served_and_written(tmp_path: Path) -> None:
 
 def test_a_gateway_gets_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     pushed: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(Prometheus, "push", lambda self, *told: pushed.append((self, *told)))
-    told = {
+    monkeypatch.setattr(Prometheus, "push", lambda self, *told: pushed.append((self, *options)))
+    options = {
         **ON,
         **NO_SERVICES,
         "hoodie.metrics.reporter.type": "PROMETHEUS_PUSHGATEWAY",
@@ -232,7 +232,7 @@ def test_a_gateway_gets_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
         "hoodie.metrics.pushgateway.job.name": "rides",
         "hoodie.metrics.pushgateway.report.labels": "env:test",
     }
-    WrittenTable(options=told).create().upsert([row("a")])
+    WrittenTable(options=options).create().upsert([row("a")])
     held, *rest = pushed[-1]
     assert rest == ["gateway:9091", "rides", {"env": "test"}]
     assert (
@@ -264,8 +264,8 @@ def test_lines_of_several_processes_do_not_mix(tmp_path: Path) -> None:
 
 def test_json_lines_by_option(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    told = {**ON, **NO_SERVICES, "lakewright.metrics.jsonl.file": str(path)}
-    WrittenTable(options=told).create().upsert([row("a")])
+    options = {**ON, **NO_SERVICES, "lakewright.metrics.jsonl.file": str(path)}
+    WrittenTable(options=options).create().upsert([row("a")])
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     (found,) = [line for line in lines if line["name"] == "hudi.commit.totalRecordsWritten"]
     assert found["value"] == 1
@@ -314,25 +314,25 @@ def test_calls_are_counted_for_each_path_and_not_sent_to_workers() -> None:
     assert set(CALL_KINDS.values()) == {"list", "status", "read", "create", "replace", "delete"}
 
 
-def test_nothing_is_counted_or_told_while_nobody_listens() -> None:
+def test_nothing_is_counted_or_reported_without_a_reporter() -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     assert not isinstance(table.writer().storage, MeteredStorage)
     assert not metrics_settings({}).on
 
 
 def test_a_plan_that_gives_way_is_counted(heard: Heard) -> None:
-    world = PlanFixture("clustering")
-    at = world.schedule()
-    assert world.table.upsert([row("a", 9, "ninth")])
+    fixture = PlanFixture("clustering")
+    at = fixture.schedule()
+    assert fixture.table.upsert([row("a", 9, "ninth")])
     with pytest.raises(ConflictError):
-        world.runner().execute(at)
+        fixture.runner().execute(at)
     assert heard.total("service.preempted", service="clustering") == 1
     assert heard.total("service.failed", error="ConflictError") == 1
-    world.runner().cancel(world.schedule())
+    fixture.runner().cancel(fixture.schedule())
     assert heard.total("plan.cancelled") == 1
 
 
-def test_rounds_of_ingestion_are_told(heard: Heard) -> None:
+def test_rounds_of_ingestion_are_reported(heard: Heard) -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     for _ in range(4):
         ingester(storage, CountingSource(), clock).run()
@@ -345,6 +345,6 @@ def test_rounds_of_ingestion_are_told(heard: Heard) -> None:
         raise UnavailableError("no source")
 
     with pytest.raises(UnavailableError):
-        ingester(storage, CountingSource(total=20, meanwhile=fail), clock).run()
+        ingester(storage, CountingSource(total=20, on_read=fail), clock).run()
     assert heard.total("ingest.rounds", outcome="UnavailableError") == 1
     assert {metric.labels["table"] for metric in heard.metrics} == {"t"}

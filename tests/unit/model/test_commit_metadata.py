@@ -1,4 +1,4 @@
-"""Values of commits and plans: what they tell, and that they are good values."""
+"""Values of commits and plans: what they derive, and that they are hashable and immutable."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ FACTS = {
 
 
 @pytest.mark.parametrize(("told", "expected"), FACTS.values(), ids=list(FACTS))
-def test_values_tell(told: object, expected: object) -> None:
+def test_derived_values(told: object, expected: object) -> None:
     assert told == expected
 
 

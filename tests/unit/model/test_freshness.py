@@ -123,7 +123,7 @@ REMOVES = {
 
 
 @pytest.mark.parametrize(("said", "expected"), REMOVES.values(), ids=list(REMOVES))
-def test_who_removes_log_files(said: CommitMetadata, expected: bool) -> None:
+def test_operations_that_remove_log_files(said: CommitMetadata, expected: bool) -> None:
     assert removes_logs(said) is expected
 
 
@@ -194,7 +194,7 @@ def test_it_does_not_matter_where_folding_begins(
     assert one.followed_by(two).followed_by(three) == one.followed_by(two.followed_by(three))
 
 
-def test_the_future_is_told_by_partition_and_forgotten_when_it_has_come() -> None:
+def test_future_event_times_are_kept_by_partition_until_they_have_passed() -> None:
     parts = {"p": Watermarks(rt_freshness=50), "q": Watermarks(rt_freshness=5), "r": NO_WATERMARKS}
     known = (("p", 60), ("s", 20))
     assert future_times(parts, known, 10) == (("p", 60), ("s", 20))

@@ -125,7 +125,7 @@ def test_values_that_would_change_are_refused(
     check_lossless(table.slice(0, 1), pa.schema([("x", stored)]))
 
 
-def test_the_error_tells_what_to_do() -> None:
+def test_the_error_says_what_to_do() -> None:
     with pytest.raises(InvalidError) as caught:
         check_lossless(rows(MICROS, [WHOLE, SPLIT]), pa.schema([("x", MILLIS)]))
     assert "date_trunc('MILLISECOND', column)" in str(caught.value)

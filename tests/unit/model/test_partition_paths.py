@@ -317,7 +317,7 @@ def test_a_pattern_shows_what_joda_shows(pattern: str, expected: str) -> None:
     assert time_path(timed("EPOCHMILLISECONDS", pattern), 1578283932045, LONG) == expected
 
 
-def test_distinct_times_are_told_apart_as_far_as_the_pattern_shows_them() -> None:
+def test_distinct_times_differ_as_far_as_the_pattern_shows_them() -> None:
     seconds = np.array([-3_000_000_000, -1, 0, 1_700_000_000, 1_700_000_899, 1_700_003_600])
     rows = pa.table({"p": np.concatenate([seconds, seconds])})
     for pattern in ("yyyyMMddHH", "yyyyMMdd", "HH:mm", "ss", "SSS"):
@@ -408,7 +408,7 @@ BACK: dict[str, tuple[str, list[str], dict[str, bool], tuple[str | None, ...]]] 
 
 
 @pytest.mark.parametrize(("path", "fields", "flags", "values"), BACK.values(), ids=list(BACK))
-def test_a_path_tells_its_values(
+def test_a_path_contains_its_values(
     path: str, fields: list[str], flags: dict[str, bool], values: tuple[str | None, ...]
 ) -> None:
     options = {"hive_style": False, "url_encoded": False} | flags

@@ -75,11 +75,11 @@ BAD: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "told"), BAD.values(), ids=list(BAD))
-def test_what_is_no_policy_is_refused_with_its_reason(given: Any, told: str) -> None:
+@pytest.mark.parametrize(("given", "message"), BAD.values(), ids=list(BAD))
+def test_what_is_no_policy_is_refused_with_its_reason(given: Any, message: str) -> None:
     with pytest.raises(InvalidError) as caught:
         parse_policy(given)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 LISTS = {

@@ -145,12 +145,12 @@ def test_policies_are_shown_in_their_order(rule: str, drawn: str, expected: list
         dict(zip(("spec", "value", "units"), part.split(), strict=True))
         for part in drawn.split(", ")
     ]
-    told = {**policies(listed), "hoodie.ttl.conflict.resolution.rule": rule}
-    assert [policy.spec for policy in ttl_settings(told, {}).in_order] == expected
+    options = {**policies(listed), "hoodie.ttl.conflict.resolution.rule": rule}
+    assert [policy.spec for policy in ttl_settings(options, {}).in_order] == expected
 
 
 def test_what_is_stored_is_spelled_in_one_way() -> None:
-    told = {
+    options = {
         "hoodie.ttl.enable": " True",
         "hoodie.ttl.run.inline": "TRUE",
         "hoodie.ttl.run.inline.trigger.strategy": "num_commits",
@@ -159,7 +159,7 @@ def test_what_is_stored_is_spelled_in_one_way() -> None:
         "hoodie.table.name": "another family",
         **policies(US),
     }
-    assert validated_settings(told, partitioned=True) == {
+    assert validated_settings(options, partitioned=True) == {
         "hoodie.ttl.enabled": "true",
         "hoodie.ttl.run.inline": "true",
         "hoodie.ttl.run.inline.trigger.strategy": "NUM_COMMITS",
@@ -197,14 +197,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("told", REFUSED.values(), ids=list(REFUSED))
-def test_bad_settings_are_refused(told: dict[str, str]) -> None:
+@pytest.mark.parametrize("options", REFUSED.values(), ids=list(REFUSED))
+def test_bad_settings_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(InvalidError):
-        validated_settings(told, partitioned=True)
+        validated_settings(options, partitioned=True)
 
 
-@pytest.mark.parametrize("told", [ON, policies(ALL)], ids=["TTL", "a policy"])
-def test_a_table_without_partitions_takes_no(told: dict[str, str]) -> None:
+@pytest.mark.parametrize("options", [ON, policies(ALL)], ids=["TTL", "a policy"])
+def test_a_table_without_partitions_takes_no(options: dict[str, str]) -> None:
     with pytest.raises(InvalidError, match="the table has no partitions"):
-        validated_settings(told, partitioned=False)
+        validated_settings(options, partitioned=False)
     assert validated_settings({"hoodie.ttl.enabled": "false"}, partitioned=False)

@@ -113,7 +113,7 @@ def test_what_is_no_filter_is_refused(text: str, says: str) -> None:
         parse_filter(text, ROWS.schema)
 
 
-def test_what_every_row_must_pass_is_told_for_pruning() -> None:
+def test_conjuncts_of_a_filter_are_used_for_pruning() -> None:
     found = parse_filter(
         "day = '2026-01-01' and (n in (1, 2)) and (n > 1 or id = 'a')", ROWS.schema
     )

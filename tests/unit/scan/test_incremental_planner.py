@@ -119,7 +119,7 @@ def test_range(case: Case) -> None:
     assert context.checkpoint == (None if case.checkpoint is None else at(case.checkpoint))
 
 
-def test_a_context_tells_its_bounds() -> None:
+def test_a_query_context_has_its_bounds() -> None:
     context = analyzed(drawn(HOLLOW), begin=3)
     assert (context.first_completed, context.last_completed) == (at(7), at(10))
     assert context.active == context.instants

@@ -1,4 +1,4 @@
-"""Ranges on tables made by hand."""
+"""Incremental queries of tables built file by file."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_kept_and_changed_rows_are_the_merged_rows(make: Callable[[], WrittenTab
     assert len(table.rows()) == 18
 
 
-def test_beaten_rows_tell_their_partition_if_the_query_does() -> None:
+def test_overwritten_rows_have_their_partition_if_the_query_has_it() -> None:
     plan = plan_snapshot(load_snapshot(history().storage))
     assert plan.masked.overwritten_schema.names == [ROW, FILE, "day"]
     assert replace(plan, columns=("id",)).masked.overwritten_schema.names == [ROW, FILE]

@@ -1,4 +1,4 @@
-"""When a path tells a partition column, and what filters say of a partition."""
+"""Which partition columns a path determines, and which partitions filters exclude."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ TOLD = {
 
 
 @pytest.mark.parametrize(("fields", "partitions", "expected"), TOLD.values(), ids=list(TOLD))
-def test_what_a_path_tells(fields: str, partitions: list[str], expected: list[PathColumn]) -> None:
+def test_the_values_of_a_path(
+    fields: str, partitions: list[str], expected: list[PathColumn]
+) -> None:
     assert list(path_columns(config(fields), SCHEMA, partitions)) == expected
 
 

@@ -1,5 +1,5 @@
 """Which blocks count; `3` is a block of instant 3, `5[3,4]` one of a log compaction, `6!4` a
-command that takes back instant 4."""
+command that rolls back instant 4."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def table_with_logs() -> WrittenTable:
     return table
 
 
-def test_debt_is_told_by_partition_the_oldest_first() -> None:
+def test_debt_is_reported_by_partition_the_oldest_first() -> None:
     table = table_with_logs()
     commits = load_snapshot(table.storage).timeline.by_completion
     owed = debt(table)

@@ -258,19 +258,19 @@ def test_the_window(case: Case) -> None:
 
 def test_switched_off_nothing_is_read_and_nothing_recorded() -> None:
     storage = CountingStorage(MemoryStorage.fresh())
-    sight = sight_of(
+    context = sight_of(
         CASES["the missing partitions of the last plan are joined, once each"], storage
     )
     storage.reset()
-    window = find_window(sight, Action.COMPACTION, enabled=False)
+    window = find_window(context, Action.COMPACTION, enabled=False)
     assert window.partitions is None
     assert window.missing(["a"], []) is None
     assert not storage.touched
 
 
 def test_a_strategy_without_the_interface_gets_all_partitions() -> None:
-    sight = sight_of(next(iter(CASES.values())), MemoryStorage.fresh())
-    assert find_window(sight, Action.COMPACTION, partition_aware=False).partitions is None
+    context = sight_of(next(iter(CASES.values())), MemoryStorage.fresh())
+    assert find_window(context, Action.COMPACTION, partition_aware=False).partitions is None
 
 
 def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() -> None:
@@ -285,7 +285,7 @@ def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() 
         {9: "p9"},
     )
     storage = MemoryStorage.fresh()
-    sight = sight_of(case, storage)
+    context = sight_of(case, storage)
     late = ArchivedInstant(
         "20260000000000000", at(3), "deltacommit", format_commit(metadata("slow"))
     )
@@ -297,22 +297,22 @@ def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() 
     storage.create(f"{HISTORY}/{file.name}", data)
     storage.create(f"{HISTORY}/manifest_1", format_manifest(Manifest((file,))))
     storage.create(f"{HISTORY}/_version_", format_version(1))
-    assert find_window(sight, Action.COMPACTION).partitions == ("p9", "slow")
+    assert find_window(context, Action.COMPACTION).partitions == ("p9", "slow")
 
 
 def test_a_plan_that_is_gone_makes_all_partitions_be_listed() -> None:
     storage = MemoryStorage.fresh()
-    sight = sight_of(next(iter(CASES.values())), storage)
+    context = sight_of(next(iter(CASES.values())), storage)
     storage.delete(f"{TIMELINE}/{at(3)}.compaction.requested")
-    assert find_window(sight, Action.COMPACTION).partitions is None
+    assert find_window(context, Action.COMPACTION).partitions is None
 
 
-def test_a_plan_that_does_not_tell_what_it_left_makes_all_partitions_be_listed() -> None:
+def test_after_a_plan_that_records_no_missing_partitions_all_are_listed() -> None:
     storage = MemoryStorage.fresh()
-    sight = sight_of(next(iter(CASES.values())), storage)
+    context = sight_of(next(iter(CASES.values())), storage)
     path = f"{TIMELINE}/{at(3)}.compaction.requested"
     storage.replace(path, format_compaction_plan(CompactionPlan(missing_partitions=None)))
-    assert find_window(sight, Action.COMPACTION).partitions is None
+    assert find_window(context, Action.COMPACTION).partitions is None
 
 
 def test_missing_is_what_was_looked_at_and_not_done() -> None:

@@ -232,9 +232,9 @@ REAL = ["20261115212406509", "20261115212409340"]
 def test_the_plan_is_the_one_that_real_hudi_made(golden: GoldenTables, instant: str) -> None:
     real, snapshot = hudi_compaction_plan(golden["mor_logcompacted"], instant, "logcompaction")
     options = {"hoodie.log.compaction.blocks.threshold": "2"}
-    sight = PlanningContext(snapshot, instant, ManualClock().now_ms(), options)
-    assert SERVICE.check_trigger(sight) is None
-    plan = SERVICE.plan(sight)
+    context = PlanningContext(snapshot, instant, ManualClock().now_ms(), options)
+    assert SERVICE.check_trigger(context) is None
+    plan = SERVICE.plan(context)
     assert isinstance(plan, CompactionPlan)
     assert set(plan.operations) == set(real.operations)
     assert (plan.strategy, plan.preserve_metadata) == (real.strategy, real.preserve_metadata)

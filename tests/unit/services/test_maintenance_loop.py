@@ -147,7 +147,7 @@ def test_plans_of_services_that_are_not_in_the_loop_are_left_alone() -> None:
     assert [(i.requested_at, i.state) for i in pending] == [(at, State.REQUESTED)]
 
 
-def test_a_plan_that_somebody_living_executes_is_left_to_them() -> None:
+def test_a_plan_that_a_live_process_executes_is_left_alone() -> None:
     table = table_with_logs()
     at = scheduled(table)
     steps: list[ServiceOutcome] = []
@@ -162,7 +162,7 @@ def test_a_plan_that_somebody_living_executes_is_left_to_them() -> None:
     assert not any(step.error for step in steps)
 
 
-def test_a_plan_that_was_taken_back_meanwhile_is_no_error() -> None:
+def test_a_plan_that_another_process_rolled_back_is_no_error() -> None:
     table = table_with_logs()
     at = scheduled(table)
 
@@ -208,7 +208,7 @@ def test_what_may_pass_is_tried_again_less_and_less_often(error: LakewrightError
     assert ("scripted", "Skip") in results(rounds[2])
 
 
-def test_who_succeeds_again_is_back_in_every_round() -> None:
+def test_a_service_that_succeeds_again_runs_in_every_round() -> None:
     loop = Loop()
     error = UnavailableError("no answer")
     service = Scripted([error, error, DONE, error, DONE])
@@ -237,7 +237,7 @@ def test_a_service_that_cannot_succeed_is_left_out(error: LakewrightError) -> No
     assert [results(found) for found in rounds[1:]] == [[("second", "Commit")]] * 2
 
 
-def test_the_loop_ends_with_the_error_when_nobody_is_left() -> None:
+def test_the_loop_ends_with_the_error_when_no_service_is_left() -> None:
     loop = Loop()
     error = InvalidError("no such option")
     with registered(Scripted([error])), pytest.raises(InvalidError) as caught:

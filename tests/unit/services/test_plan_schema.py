@@ -90,7 +90,7 @@ def test_a_column_stays_that_a_write_brought_which_ended_after_a_later_service(
         "UPSERT",
         [new],
         schema=WIDER,
-        meanwhile=lambda: done.append(table.services(due).run(service)),
+        before_commit=lambda: done.append(table.services(due).run(service)),
     )
     assert all(done)
     assert table.rows() == [{**row("a", 2), "more": None}, new]

@@ -261,8 +261,8 @@ def test_inline_compaction_follows_the_fifth_delta_commit() -> None:
 
 
 def test_a_write_may_only_schedule() -> None:
-    told = {"hoodie.compact.schedule.inline": "true", **AT_ONCE}
-    table = WrittenTable(options=told).create("MERGE_ON_READ")
+    options = {"hoodie.compact.schedule.inline": "true", **AT_ONCE}
+    table = WrittenTable(options=options).create("MERGE_ON_READ")
     table.upsert([row("k0")])
     table.upsert([row("k0", 2)])
     pending = load_snapshot(table.storage).timeline.pending(Action.COMPACTION)
@@ -281,8 +281,8 @@ CLUSTERING_UPDATES = {
 )
 def test_updates_under_a_pending_clustering(strategy: str, refused: bool) -> None:
     class_name = f"org.apache.hudi.client.clustering.update.strategy.Spark{strategy.title()}"
-    told = {"hoodie.clustering.updates.strategy": f"{class_name}UpdateStrategy"}
-    table = WrittenTable(options=told).create("COPY_ON_WRITE")
+    options = {"hoodie.clustering.updates.strategy": f"{class_name}UpdateStrategy"}
+    table = WrittenTable(options=options).create("COPY_ON_WRITE")
     for n in range(3):
         table.write("BULK_INSERT", [row(f"k{n}")])
     planned = table.services().schedule("clustering")
@@ -307,12 +307,12 @@ def test_partial_progress_is_a_commit_for_each_part_of_the_work() -> None:
     table = table_with_logs()
     table.upsert([row("k2", 4, "fourth", DAYS[2])])
     before = table.rows()
-    told = {
+    options = {
         **AT_ONCE,
         "lakewright.compaction.plan.operations": "1",
         "lakewright.services.partial.progress": "true",
     }
-    done = table.services(told).run("compaction")
+    done = table.services(options).run("compaction")
     assert isinstance(done, Commit)
     rest = [each for each in done.services if isinstance(each, Commit)]
     assert [each.files for each in (done, *rest)] == [1, 1, 1]
@@ -321,15 +321,15 @@ def test_partial_progress_is_a_commit_for_each_part_of_the_work() -> None:
 
 def test_what_is_over_the_limit_is_missing_and_taken_up_next() -> None:
     table = table_with_logs()
-    told = {**AT_ONCE, "lakewright.compaction.plan.operations": "1"}
-    plan = table.services(told).preview("compaction")
+    options = {**AT_ONCE, "lakewright.compaction.plan.operations": "1"}
+    plan = table.services(options).preview("compaction")
     assert isinstance(plan, CompactionPlan)
     assert len(plan.operations) == 1
     (left,) = plan.missing_reasons.values()
     assert left == "over the limit of 1 file groups"
 
 
-def test_a_clean_without_a_plan_is_taken_back() -> None:
+def test_a_clean_without_a_plan_is_rolled_back() -> None:
     """Its writer died while it made the file."""
     table = table_with_logs()
     path = ".hoodie/timeline/20260101000000999.clean.requested"

@@ -1,4 +1,4 @@
-"""What the Python of a worker tells about itself, and what an error of Spark tells about it."""
+"""What the Python of a worker reports, and what errors of Spark say about it."""
 
 from __future__ import annotations
 

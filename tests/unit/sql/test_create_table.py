@@ -1,4 +1,4 @@
-"""CREATE TABLE from its text: what it says, and what an error tells of it."""
+"""CREATE TABLE from its text, and what errors show of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("options", BROKEN.values(), ids=list(BROKEN))
-def test_a_statement_that_does_not_parse_is_told_without_credentials(options: str) -> None:
+def test_a_statement_that_does_not_parse_is_reported_without_credentials(options: str) -> None:
     with pytest.raises(InvalidError, match="does not parse") as told:
         parse_create(f"CREATE TABLE trips USING hudi {options} LOCATION '/data/trips'")
     assert SECRET not in str(told.value)

@@ -202,7 +202,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_does_not_parse_is_told(text: str) -> None:
+def test_what_does_not_parse_is_reported(text: str) -> None:
     with pytest.raises(InvalidError, match=WRONG[text]):
         parsed(text)
 
@@ -215,7 +215,7 @@ def test_what_does_not_parse_is_told(text: str) -> None:
         "ALTER TABLE t DROP PARTITION (day > 5)",
     ],
 )
-def test_what_is_not_carried_out_is_told(text: str) -> None:
+def test_what_is_not_carried_out_is_reported(text: str) -> None:
     with pytest.raises(UnsupportedError):
         parsed(text)
 

@@ -74,9 +74,14 @@ def test_a_scheme_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STORAGES, "mine", StorageKind(open_mine, frozenset({"speed"})))
     assert storage_for("mine://here").root == "memory://here"
     # What it declares is an option of storage for every interface, and reaches it alone.
-    told = {"Speed": "11", "durable": "false", "spark.hadoop.fs.x": "1", "hoodie.table.name": "t"}
-    assert other_options(told) == {"hoodie.table.name": "t"}
-    storage_for("mine://here", storage_options(told))
+    settings = {
+        "Speed": "11",
+        "durable": "false",
+        "spark.hadoop.fs.x": "1",
+        "hoodie.table.name": "t",
+    }
+    assert other_options(settings) == {"hoodie.table.name": "t"}
+    storage_for("mine://here", storage_options(settings))
     assert opened[-1] == {"speed": "11", "fs.x": "1"}
     with pytest.raises(InvalidError) as raised:
         storage_for("mine://here", {"sped": "1"})
@@ -84,9 +89,9 @@ def test_a_scheme_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_options_of_other_storages_are_left_out() -> None:
-    told = {"durable": "false", "verify_sidecars": "false", "endpoint": "x", "fs.s3a.x": "1"}
-    assert storage_for("/t", told) == LocalStorage("/t", verify_sidecars=False, durable=False)
-    assert storage_for("memory://here", told) == MemoryStorage("here")
+    options = {"durable": "false", "verify_sidecars": "false", "endpoint": "x", "fs.s3a.x": "1"}
+    assert storage_for("/t", options) == LocalStorage("/t", verify_sidecars=False, durable=False)
+    assert storage_for("memory://here", options) == MemoryStorage("here")
 
 
 @pytest.mark.parametrize("key", ["durable", "DURABLE", "spark.hadoop.durable"])

@@ -74,7 +74,7 @@ def test_a_wrong_address_or_setting_is_refused_at_once(
         storage_for(address, settings)
 
 
-def test_a_missing_package_is_told_with_the_way_to_install_it(
+def test_a_missing_package_is_reported_with_the_way_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "hdfs_native", None)
@@ -83,7 +83,7 @@ def test_a_missing_package_is_told_with_the_way_to_install_it(
 
 
 def test_hadoops_settings_are_options_of_storages_with_or_without_sparks_prefix() -> None:
-    told = {
+    options = {
         "dfs.nameservices": "lake",
         "spark.hadoop.dfs.replication": "2",
         "spark.hadoop.hadoop.security.authentication": "kerberos",
@@ -91,7 +91,7 @@ def test_hadoops_settings_are_options_of_storages_with_or_without_sparks_prefix(
         "spark.sql.shuffle.partitions": "2",
         "hoodie.table.name": "t",
     }
-    assert storage_options(told) == {
+    assert storage_options(options) == {
         "dfs.nameservices": "lake",
         "dfs.replication": "2",
         "hadoop.security.authentication": "kerberos",
@@ -134,7 +134,7 @@ def test_observers_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert native.made == [("hdfs://lake", {f"{PROVIDER}.lake": ACTIVE, "dfs.x": "1"})]
 
 
-def test_nobody_at_the_other_end_is_a_matter_of_time() -> None:
+def test_a_server_that_does_not_answer_is_unavailable() -> None:
     storage = storage_for(
         f"hdfs://127.0.0.1:{free_port()}/t", {"dfs.client.failover.max.attempts": "0"}
     )
@@ -295,7 +295,7 @@ def write(storage: Storage, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["create", "replace", "open_output"])
-def test_a_lost_answer_is_told_as_that_and_may_be_one_s_own_file(
+def test_a_lost_answer_is_reported_as_such_and_may_be_of_the_own_file(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     use(monkeypatch, space := Namespace(OSError("RPC listener disconnected")))

@@ -200,7 +200,7 @@ def test_a_killed_writer_leaves_no_half_file(storage: LocalStorage) -> None:
     assert on_disk(storage) == []
 
 
-def test_nothing_is_left_behind_by_those_who_live(storage: LocalStorage) -> None:
+def test_live_processes_leave_nothing_behind(storage: LocalStorage) -> None:
     storage.create("f", b"1")
     storage.replace("f", b"2")
     with pytest.raises(ConflictError):

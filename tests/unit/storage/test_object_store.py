@@ -1,4 +1,4 @@
-"""What becomes of a conditional put when the answer of the store is lost, late or strange."""
+"""The result of a conditional put when the answer of the store is lost, late or strange."""
 
 from __future__ import annotations
 

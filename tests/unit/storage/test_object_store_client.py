@@ -116,7 +116,7 @@ def test_a_bad_option_is_invalid_at_once(options: dict[str, str]) -> None:
         ObjectStorage.at("s3://b/t", options)
 
 
-def test_a_secret_is_neither_printed_nor_told_in_an_error() -> None:
+def test_a_secret_is_neither_printed_nor_shown_in_an_error() -> None:
     keys = {"access_key_id": "k", "secret_access_key": "hush"}
     assert "hush" not in repr(ObjectStorage.at("s3://b/t", keys))
     # The client repeats a value that it cannot read, here one given for the wrong name.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from lakewright.model.instant import Instant
@@ -12,7 +10,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.table.archived_timeline import load_manifest
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.storage import CountingStorage
+from support.concurrency import InterruptedAfter
 from support.tables import WrittenTable, row
 
 QUIET = {"hoodie.clean.automatic": "false", "hoodie.archive.automatic": "false"}
@@ -51,25 +49,10 @@ def test_the_state_that_a_reader_has_begun_with_outlives_one_archiving() -> None
     assert {file.name for file in before.files} <= there
 
 
-class Swept(CountingStorage):
-    """Lets somebody else archive, again and again, right after a file was read."""
-
-    __slots__ = ("meanwhile", "name")
-
-    def __init__(self, inner: Storage, name: str, meanwhile: Callable[[], None]) -> None:
-        super().__init__(inner)
-        self.name = name
-        self.meanwhile = [meanwhile]
-
-    def read(self, path: str) -> bytes:
-        data = super().read(path)
-        if self.meanwhile and path.rpartition("/")[2].startswith(self.name):
-            self.meanwhile.pop()()
-        return data
-
-
 @pytest.mark.parametrize("name", ["_version_", "manifest_"])
-def test_a_state_that_was_swept_up_meanwhile_is_looked_for_once_more(name: str) -> None:
+def test_a_timeline_version_that_was_deleted_concurrently_is_read_again(
+    name: str,
+) -> None:
     table = archived()
 
     def several() -> None:
@@ -77,7 +60,7 @@ def test_a_state_that_was_swept_up_meanwhile_is_looked_for_once_more(name: str) 
             table.services({**FEW, "hoodie.timeline.compaction.batch.size": "2"}).run("archive")
             more(table)
 
-    snapshot = load_snapshot(Swept(table.storage, name, several))
+    snapshot = load_snapshot(InterruptedAfter(table.storage, "read", f"/{name}[^/]*$", several))
     first = snapshot.timeline.completed_writes[0].requested_at
     assert [i for i in snapshot.archived if i.requested_at < first]
 

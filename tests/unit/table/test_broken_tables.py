@@ -129,7 +129,7 @@ def table(golden: GoldenTables, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("spoil", "kind", "message"), BAD.values(), ids=list(BAD))
-def test_a_bad_table_is_told(
+def test_a_bad_table_is_reported(
     spoil: Callable[[Path], None], kind: type[LakewrightError], message: str, table: Path
 ) -> None:
     assert read(table) == 26
@@ -138,7 +138,7 @@ def test_a_bad_table_is_told(
         read(table)
 
 
-def test_a_changed_file_is_told_by_its_checksum_file(table: Path) -> None:
+def test_a_changed_file_is_reported_by_its_checksum_file(table: Path) -> None:
     file = newest(table, "2026-01-01/.*.log.1_*")
     file.write_bytes(flip(len(file.read_bytes()) // 2)(file.read_bytes()))
     with pytest.raises(CorruptError, match="checksum file"):

@@ -1,4 +1,4 @@
-"""Who clashes with whom: the line with the open end that is marked `mine` is about to complete.
+"""Which writes conflict: the line with the open end that is marked `mine` is about to complete.
 
 Groups are written `f1@` for a new base file, `f1+` for a log file, `-f1` for a replaced group;
 `p2/f1` lies in another partition.
@@ -113,7 +113,7 @@ CASES = {
         (0, "f1@"),
         {1: "f2@"},
     ),
-    "an overwrite leaves what was inserted meanwhile": Case(
+    "an overwrite leaves what was inserted concurrently": Case(
         """
         replacecommit |----
         commit         |-|
@@ -241,7 +241,7 @@ CASES = {
         {0: "f1@"},
         other_operation="COMPACT",
     ),
-    "a compaction gets along with log files that came meanwhile": Case(
+    "a compaction is compatible with concurrent log files": Case(
         """
         compaction  |----
         deltacommit  |-|
@@ -260,7 +260,7 @@ CASES = {
         operation="COMPACT",
         clash=0,
     ),
-    "a compaction of a group that was replaced meanwhile does no harm": Case(
+    "a compaction of a group that was replaced concurrently does no harm": Case(
         """
         compaction    |----
         replacecommit  |-|
@@ -269,7 +269,7 @@ CASES = {
         {1: "-f1 f2@"},
         operation="COMPACT",
     ),
-    "a log compaction gets along with log files that came meanwhile": Case(
+    "a log compaction is compatible with concurrent log files": Case(
         """
         logcompaction |----
         deltacommit    |-|
@@ -627,7 +627,7 @@ def test_conflicts(case: Case) -> None:
     )
 
 
-def test_a_conflict_tells_the_groups_and_says_it_in_a_sentence() -> None:
+def test_a_conflict_names_the_file_groups_in_a_sentence() -> None:
     found = judged(CASES["a write that began later and completed first wins"])
     assert found is not None
     assert found.groups == (("p1", "f2"),)
@@ -636,7 +636,7 @@ def test_a_conflict_tells_the_groups_and_says_it_in_a_sentence() -> None:
     )
 
 
-def test_nothing_is_loaded_while_nobody_else_is_there() -> None:
+def test_nothing_is_loaded_without_concurrent_writes() -> None:
     def load(wanted: Sequence[Instant]) -> list[ConcurrentOperation]:
         raise AssertionError(wanted)
 
@@ -648,7 +648,7 @@ def test_nothing_is_loaded_while_nobody_else_is_there() -> None:
     assert find_conflict(mine, as_of(now, 3), now, load) is None
 
 
-def test_a_compaction_at_a_past_instant_that_completed_meanwhile_is_looked_at() -> None:
+def test_a_compaction_at_a_past_instant_that_completed_concurrently_is_checked() -> None:
     now = draw("""
         commit      |-|
         compaction     |---|

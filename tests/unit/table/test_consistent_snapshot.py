@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from lakewright.scan.planner import plan_changes
-from lakewright.storage.base import FileStatus, Storage
+from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
 from lakewright.testing.local_reads import read_plan
-from lakewright.testing.storage import CountingStorage
+from support.concurrency import InterruptedAfter
+from support.faults import IncompleteListing
 from support.tables import NO_SERVICES, WrittenTable, row
 
 SEVERAL = {**NO_SERVICES, "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
-
-
-class Torn(CountingStorage):
-    """The first listing of the timeline leaves one file out: it appeared behind its back."""
-
-    def __init__(self, inner: Storage, hidden: str) -> None:
-        super().__init__(inner)
-        self.hidden: str | None = hidden
-
-    def list_files(self, folder: str) -> list[FileStatus]:
-        found = list(super().list_files(folder))
-        if folder != ".hoodie/timeline" or self.hidden is None:
-            return found
-        hidden, self.hidden = self.hidden, None
-        return [file for file in found if file.name != hidden]
 
 
 def overlapping() -> tuple[WrittenTable, str]:
@@ -48,17 +32,19 @@ def chain(storage: Storage) -> list[str]:
 
 def test_a_write_that_a_listing_missed_is_read() -> None:
     table, hidden = overlapping()
-    assert len(load_snapshot(Torn(table.storage, hidden)).timeline.completed_writes) == 2
-    assert chain(Torn(table.storage, hidden)) == ["a", "b", "c"]
+    assert (
+        len(load_snapshot(IncompleteListing(table.storage, hidden)).timeline.completed_writes) == 2
+    )
+    assert chain(IncompleteListing(table.storage, hidden)) == ["a", "b", "c"]
 
 
 def test_what_completes_after_the_first_listing_comes_with_the_next_moment() -> None:
     table, _ = overlapping()
     last = load_snapshot(table.storage).timeline.by_completion[-1]
-    snapshot = load_consistent_snapshot(Torn(table.storage, last.file_name))
+    snapshot = load_consistent_snapshot(IncompleteListing(table.storage, last.file_name))
     assert last.requested_at in {i.requested_at for i in snapshot.timeline.pending()}
     assert len(snapshot.timeline.completed_writes) == 2
-    assert chain(Torn(table.storage, last.file_name)) == ["a", "b", "c"]
+    assert chain(IncompleteListing(table.storage, last.file_name)) == ["a", "b", "c"]
 
 
 def test_a_table_that_nothing_was_written_to() -> None:
@@ -66,22 +52,7 @@ def test_a_table_that_nothing_was_written_to() -> None:
     assert not load_consistent_snapshot(table.storage).timeline.instants
 
 
-class Meanwhile(CountingStorage):
-    """Something happens after the first listing of the timeline."""
-
-    def __init__(self, inner: Storage, act: Callable[[], None]) -> None:
-        super().__init__(inner)
-        self.act: Callable[[], None] | None = act
-
-    def list_files(self, folder: str) -> list[FileStatus]:
-        found = list(super().list_files(folder))
-        if folder == ".hoodie/timeline" and self.act is not None:
-            act, self.act = self.act, None
-            act()
-        return found
-
-
-def test_a_savepoint_that_archiving_goes_past_meanwhile_hides_nothing() -> None:
+def test_a_savepoint_that_archiving_passes_concurrently_hides_nothing() -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     commits = [table.upsert([row(key)]) for key in "abcdefg"]
     beyond = {
@@ -95,6 +66,8 @@ def test_a_savepoint_that_archiving_goes_past_meanwhile_hides_nothing() -> None:
         table.writer().savepoint(commits[0].instant, user="", comment="")
         assert table.services(beyond).run("archive")
 
-    snapshot = load_consistent_snapshot(Meanwhile(table.storage, archived))
+    snapshot = load_consistent_snapshot(
+        InterruptedAfter(table.storage, "list_files", r"timeline$", archived)
+    )
     plan = plan_changes(snapshot)
     assert sorted(read_plan(table.storage, plan.plan)["id"].to_pylist()) == [*"abcdefg"]

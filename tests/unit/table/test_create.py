@@ -395,10 +395,10 @@ IN_THE_WAY = {
 }
 
 
-@pytest.mark.parametrize(("path", "told"), IN_THE_WAY.values(), ids=list(IN_THE_WAY))
-def test_a_place_that_is_taken_is_refused(path: str, told: str) -> None:
+@pytest.mark.parametrize(("path", "message"), IN_THE_WAY.values(), ids=list(IN_THE_WAY))
+def test_a_place_that_is_taken_is_refused(path: str, message: str) -> None:
     storage = MemoryStorage.fresh({path: b"x"})
-    with pytest.raises(InvalidError, match=told):
+    with pytest.raises(InvalidError, match=message):
         create_table(storage, ManualClock(), spec())
     assert [file.path for file in storage.list_tree("")] == [path]
 

@@ -50,8 +50,8 @@ def wait(
     clock: ManualClock | None = None,
     **more: Any,
 ) -> Any:
-    told = {"timeout": 10.0, "poll": 2.0, **more}
-    return wait_until_complete(table.storage, clock or ManualClock(), time, **told)
+    options = {"timeout": 10.0, "poll": 2.0, **more}
+    return wait_until_complete(table.storage, clock or ManualClock(), time, **options)
 
 
 def test_what_is_complete_is_not_waited_for() -> None:
@@ -96,7 +96,7 @@ def test_waiting_for_the_snapshot_needs_no_compaction() -> None:
     assert wait(table, TIME_ZERO + 50, view="snapshot").snapshot.completion == TIME_ZERO + 50
 
 
-def test_who_waits_in_vain_is_told_what_holds_back() -> None:
+def test_a_wait_that_times_out_names_what_holds_completion_back() -> None:
     table = tracked_table()
     table.upsert([tracked_row("a", 10)])
     late = table.upsert([tracked_row("a", 50)])
@@ -172,7 +172,7 @@ class Listener:
         self.heard |= {metric.name: metric.value for metric in metrics}
 
 
-def test_a_commit_tells_its_latency_and_freshness() -> None:
+def test_a_commit_reports_its_latency_and_freshness() -> None:
     table = tracked_table()
     table.clock.sleep(1)
     listener = Listener()
@@ -194,7 +194,7 @@ def test_a_commit_tells_its_latency_and_freshness() -> None:
     assert listener.heard == {}
 
 
-def test_a_service_tells_the_freshness_that_it_leaves() -> None:
+def test_a_service_reports_the_freshness_after_it() -> None:
     table = tracked_table()
     table.upsert([tracked_row("a", 10)])
     table.upsert([tracked_row("a", 40)])
@@ -236,7 +236,7 @@ def test_a_reporter_that_fails_is_a_warning() -> None:
 
 def test_an_option_names_a_reporter() -> None:
     _reports.clear()
-    table = tracked_table(told={"lakewright.metrics.reporter": f"{__name__}:take"})
+    table = tracked_table(write_options={"lakewright.metrics.reporter": f"{__name__}:take"})
     table.upsert([tracked_row("a", 10)])
     ((root, _, values),) = _reports
     assert root == table.storage.root
@@ -253,11 +253,11 @@ BAD_FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("told", BAD_FUNCTIONS.values(), ids=list(BAD_FUNCTIONS))
-def test_a_bad_option_is_refused_before_anything_is_written(told: dict[str, str]) -> None:
+@pytest.mark.parametrize("options", BAD_FUNCTIONS.values(), ids=list(BAD_FUNCTIONS))
+def test_a_bad_option_is_refused_before_anything_is_written(options: dict[str, str]) -> None:
     table = tracked_table()
     with pytest.raises(InvalidError):
-        table.upsert([tracked_row("a", 10)], told)
+        table.upsert([tracked_row("a", 10)], options)
     assert len(load_snapshot(table.storage).timeline) == 0
 
 
@@ -278,7 +278,7 @@ def later(key: str, minutes: int, day: str = DAY) -> Any:
 
 
 def test_a_partition_is_marked_when_completion_passes_its_end() -> None:
-    table = tracked_table(told=SUCCESS)
+    table = tracked_table(write_options=SUCCESS)
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
     assert marks(table) == []
     table.upsert([later("z", 9, NEXT_DAY)])
@@ -289,7 +289,7 @@ def test_a_partition_is_marked_when_completion_passes_its_end() -> None:
 
 
 def test_a_log_file_keeps_a_partition_from_being_marked_until_it_is_compacted() -> None:
-    table = tracked_table(told=SUCCESS)
+    table = tracked_table(write_options=SUCCESS)
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
     table.upsert([later("a", -60)])
     table.upsert([later("z", 9, NEXT_DAY)])
@@ -299,7 +299,7 @@ def test_a_log_file_keeps_a_partition_from_being_marked_until_it_is_compacted() 
 
 
 def test_the_snapshot_view_does_not_wait_for_compactions() -> None:
-    table = tracked_table(told={**SUCCESS, "lakewright.partition.done.view": "snapshot"})
+    table = tracked_table(write_options={**SUCCESS, "lakewright.partition.done.view": "snapshot"})
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
     table.upsert([later("a", -60)])
     table.upsert([later("z", 9, NEXT_DAY)])
@@ -307,7 +307,7 @@ def test_the_snapshot_view_does_not_wait_for_compactions() -> None:
 
 
 def test_a_partition_lasts_as_long_as_is_said() -> None:
-    table = tracked_table(told={**SUCCESS, "lakewright.partition.done.interval": "1d10m"})
+    table = tracked_table(write_options={**SUCCESS, "lakewright.partition.done.interval": "1d10m"})
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
     table.upsert([later("z", 9, NEXT_DAY)])
     assert marks(table) == []
@@ -329,7 +329,7 @@ def called(table: str, partition: str, completion: int) -> None:
 def test_a_function_is_called_until_it_has_returned_once() -> None:
     _called.clear()
     _failing[:] = [True]
-    table = tracked_table(told={"lakewright.partition.done.mark": f"{__name__}:called"})
+    table = tracked_table(write_options={"lakewright.partition.done.mark": f"{__name__}:called"})
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
     with pytest.warns(RuntimeWarning, match="not now"):
         table.upsert([later("z", 9, NEXT_DAY)])
@@ -341,7 +341,7 @@ def test_a_function_is_called_until_it_has_returned_once() -> None:
 
 
 def test_a_deleted_partition_is_not_marked() -> None:
-    table = tracked_table(told=SUCCESS)
+    table = tracked_table(write_options=SUCCESS)
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
     table.delete_partitions(DAY)
     table.write("BULK_INSERT", [later("y", 10, NEXT_DAY)])
@@ -363,7 +363,7 @@ class Names:
         self.statements.append(statement)
 
 
-def test_a_catalog_is_told_what_is_known_and_forgets_the_rest() -> None:
+def test_a_catalog_gets_known_times_and_drops_unknown_ones() -> None:
     table = tracked_table()
     table.upsert([tracked_row("a", 10)])
     table.write("DELETE", [tracked_row("a", 0)])
@@ -380,7 +380,7 @@ def test_a_catalog_is_told_what_is_known_and_forgets_the_rest() -> None:
     )
 
 
-def test_a_table_that_the_catalog_does_not_have_is_an_error_that_tells_how_to_make_it() -> None:
+def test_a_table_that_is_not_in_the_catalog_is_an_error_that_says_how_to_create_it() -> None:
     session: Any = Names()
     with pytest.raises(InvalidError, match="CREATE TABLE trips USING hudi LOCATION 'memory://x'"):
         SparkCatalog(session, "memory://x").set_properties("trips", {"a": "1"})

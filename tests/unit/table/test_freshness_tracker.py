@@ -43,7 +43,7 @@ SEVERAL = {
 
 def shared(table_type: str = "MERGE_ON_READ") -> WrittenTable:
     """A table of several writers, with base files for two days and one log file."""
-    table = tracked_table(table_type, told=SEVERAL)
+    table = tracked_table(table_type, write_options=SEVERAL)
     table.upsert([tracked_row("a", 10), tracked_row("z", 20, NEXT_DAY)])
     table.upsert([tracked_row("a", 100)])
     return table
@@ -109,7 +109,7 @@ def test_a_commit_counts_what_completed_while_it_was_written(
     act: Callable[[WrittenTable], None], expected: ViewTimes
 ) -> None:
     table = shared()
-    table.upsert([tracked_row("y", 500, THIRD)], meanwhile=lambda: act(table))
+    table.upsert([tracked_row("y", 500, THIRD)], before_commit=lambda: act(table))
     assert view_times(table) == expected
     newest = kept(table)[-1]
     assert newest is not None
@@ -127,7 +127,7 @@ def test_archiving_while_a_write_is_under_way_changes_nothing() -> None:
         keep = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
         assert table.services({**keep, "hoodie.clean.commits.retained": "1"}).run("archive")
 
-    table.upsert([tracked_row("y", 500, THIRD)], meanwhile=archive)
+    table.upsert([tracked_row("y", 500, THIRD)], before_commit=archive)
     assert len(load_snapshot(table.storage).timeline.completed_writes) < before
     assert view_times(table) == (500, 500, 99, 500)
     assert everything(table) == without_memory(table)
@@ -164,9 +164,9 @@ def test_values_are_not_believed_once_a_write_under_them_was_rolled_back() -> No
         done.append(commit.instant)  # type: ignore[union-attr]
 
     def slow() -> None:
-        table.upsert([tracked_row("x", 400, "2026-01-04")], meanwhile=quick)
+        table.upsert([tracked_row("x", 400, "2026-01-04")], before_commit=quick)
 
-    table.upsert([tracked_row("y", 500, THIRD)], meanwhile=slow)
+    table.upsert([tracked_row("y", 500, THIRD)], before_commit=slow)
     assert view_times(table) == (500, 500, 500, 500)
     table.writer().rollback(done[0])
     assert view_times(table) == (500, 500, 99, 500)
@@ -200,7 +200,7 @@ def test_an_unanswered_commit_is_asked_for_once_more_as_it_was() -> None:
     assert view_times(table) == (60, 100, 59, 20)
 
 
-def test_a_commit_stands_though_freshness_cannot_be_told() -> None:
+def test_a_commit_succeeds_if_freshness_cannot_be_computed() -> None:
     table = shared()
     broken = CorruptError("an old commit cannot be read")
     with (

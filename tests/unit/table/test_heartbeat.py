@@ -17,7 +17,7 @@ from lakewright.table.options import HeartbeatSettings
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.testing.timeline_drawing import at
-from support.faults import UnreliableStorage
+from support.faults import SlowStorage, UnreliableStorage, WatchedStorage
 from support.processes import HANG_TIMEOUT_S
 
 T1, T2, T3 = at(1), at(2), at(3)
@@ -72,7 +72,7 @@ AGES = {
 
 
 @pytest.mark.parametrize(("age_ms", "living"), AGES.values(), ids=list(AGES))
-def test_who_is_alive_by_the_age_of_the_heartbeat(
+def test_writers_are_alive_by_the_age_of_the_heartbeat(
     age_ms: int, living: bool, memory: MemoryStorage, clock: ManualClock
 ) -> None:
     memory.replace(FILE, b"")
@@ -81,7 +81,7 @@ def test_who_is_alive_by_the_age_of_the_heartbeat(
     )
 
 
-def test_only_those_asked_about_are_told_and_one_listing_is_enough(
+def test_only_requested_heartbeats_are_checked_with_one_listing(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
     for instant in (T1, T2):
@@ -91,7 +91,7 @@ def test_only_those_asked_about_are_told_and_one_listing_is_enough(
     assert counting.calls == {"list_files": 1}
 
 
-def test_without_any_heartbeat_nobody_is_alive(memory: MemoryStorage, clock: ManualClock) -> None:
+def test_without_heartbeats_no_writer_is_alive(memory: MemoryStorage, clock: ManualClock) -> None:
     assert live_heartbeats(memory, [T1], SETTINGS, clock.now_ms()) == frozenset()
 
 
@@ -120,7 +120,7 @@ def test_a_heart_that_stood_still_too_long_does_not_beat_again(
 
 @pytest.mark.parametrize("inheritable", [True, False])
 @pytest.mark.parametrize("notices", [True, False])
-def test_who_was_taken_for_dead_leaves_the_heartbeat_of_who_took_over(
+def test_an_expired_execution_leaves_the_heartbeat_of_its_successor(
     notices: bool, inheritable: bool, memory: MemoryStorage, clock: ManualClock
 ) -> None:
     heart = Heartbeat(memory, T1, SETTINGS, clock, inheritable=inheritable)
@@ -134,7 +134,7 @@ def test_who_was_taken_for_dead_leaves_the_heartbeat_of_who_took_over(
     assert memory.files() == ({FILE: b""} if inheritable else {})
 
 
-def test_who_was_rolled_back_notices_and_does_not_come_back_to_life(
+def test_a_rolled_back_writer_notices_and_does_not_renew_its_heartbeat(
     heartbeat: Heartbeat, memory: MemoryStorage
 ) -> None:
     memory.delete(FILE)
@@ -144,7 +144,7 @@ def test_who_was_rolled_back_notices_and_does_not_come_back_to_life(
         heartbeat.verify()
 
 
-def test_who_is_rolled_back_notices_without_a_beat(
+def test_a_rolled_back_writer_notices_without_a_renewal(
     heartbeat: Heartbeat, memory: MemoryStorage
 ) -> None:
     memory.delete(FILE)
@@ -178,7 +178,7 @@ def test_a_beat_that_storage_does_not_answer_may_be_made_up_for(
 def test_a_beat_counts_from_when_it_was_asked_for(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
-    heart = Heartbeat(SlowStorage(memory, clock, 100_000), T1, SETTINGS, clock)
+    heart = Heartbeat(SlowStorage(memory, clock, "replace", 100_000), T1, SETTINGS, clock)
     heart.start()
     clock.advance(20_000)
     heart.verify()
@@ -186,21 +186,6 @@ def test_a_beat_counts_from_when_it_was_asked_for(
     with pytest.raises(ConflictError):
         heart.verify()
     heart.stop()
-
-
-class SlowStorage(UnreliableStorage):
-    """Takes its time for every beat, by a clock that it moves."""
-
-    __slots__ = ("_clock", "_takes_ms")
-
-    def __init__(self, inner: Storage, clock: ManualClock, takes_ms: int) -> None:
-        super().__init__(inner)
-        self._clock = clock
-        self._takes_ms = takes_ms
-
-    def replace(self, path: str, data: bytes) -> None:
-        super().replace(path, data)
-        self._clock.advance(self._takes_ms)
 
 
 def test_no_writer_begins_without_a_heartbeat(
@@ -239,26 +224,9 @@ WRONG: dict[str, Callable[[Heartbeat], object]] = {
 
 
 @pytest.mark.parametrize("act", WRONG.values(), ids=list(WRONG))
-def test_wrong_calls_are_told(act: Callable[[Heartbeat], object], heartbeat: Heartbeat) -> None:
+def test_wrong_calls_are_reported(act: Callable[[Heartbeat], object], heartbeat: Heartbeat) -> None:
     with pytest.raises(InvalidError):
         act(heartbeat)
-
-
-class WatchedStorage(UnreliableStorage):
-    """Rings when a file was replaced a few times."""
-
-    __slots__ = ("_left", "rung")
-
-    def __init__(self, inner: Storage, times: int) -> None:
-        super().__init__(inner)
-        self._left = times
-        self.rung = threading.Event()
-
-    def replace(self, path: str, data: bytes) -> None:
-        super().replace(path, data)
-        self._left -= 1
-        if self._left == 0:
-            self.rung.set()
 
 
 class HangingStorage(UnreliableStorage):
@@ -287,7 +255,7 @@ def hanging(memory: MemoryStorage) -> Iterator[HangingStorage]:
     storage.let_go.set()
 
 
-def test_a_beat_that_hangs_keeps_nobody_waiting(
+def test_a_renewal_that_hangs_blocks_no_process(
     hanging: HangingStorage,
     memory: MemoryStorage,
     clock: ManualClock,
@@ -317,18 +285,18 @@ OFTEN = HeartbeatSettings(interval_ms=5, misses=1_000_000)
 
 
 def test_a_thread_beats_until_it_is_stopped_and_outlives_a_silent_storage(tmp_path: Path) -> None:
-    watched = WatchedStorage(LocalStorage(str(tmp_path), durable=False), times=5)
+    watched = WatchedStorage(LocalStorage(str(tmp_path), durable=False), "replace", times=5)
     heart = Heartbeat(watched, T1, OFTEN, SystemClock())
     heart.start()
     watched.fail("replace", "status", times=2)
-    assert watched.rung.wait(HANG_TIMEOUT_S)
+    assert watched.happened.wait(HANG_TIMEOUT_S)
     heart.verify()
     heart.stop()
     assert not watched.exists(FILE)
     assert heart_thread() is None
 
 
-def test_the_heart_of_a_writer_that_everybody_has_forgotten_stands_still(
+def test_the_heartbeat_of_a_writer_without_references_stops(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
     heart = Heartbeat(memory, T1, SETTINGS, clock)

@@ -1,4 +1,4 @@
-"""Leftovers of killed processes: what is surely dead goes, and whatever may be in use stays."""
+"""Leftover files of killed processes: expired ones are deleted, those that may be in use stay."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ def test_without_tolerance_nothing_is_surely_dead() -> None:
         select_leftovers(TemporaryFiles(), Timeline(), NOW_MS, settings, zone=UTC)
 
 
-def complete_one(world: TransactionFixture, survive: int, *, after_effect: bool) -> bool:
+def complete_one(fixture: TransactionFixture, survive: int, *, after_effect: bool) -> bool:
     """Write until the process is killed; whether it was."""
-    storage = CrashingStorage(world.storage, survive, after_effect=after_effect)
+    storage = CrashingStorage(fixture.storage, survive, after_effect=after_effect)
     try:
-        transaction = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
+        transaction = begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
         transaction.commit(write_files(transaction, "f1", "f2"))
     except Crash:
         return True
@@ -122,59 +122,59 @@ def test_after_a_death_anywhere_the_next_writer_and_a_sweep_leave_nothing(
     after_effect: bool,
 ) -> None:
     for survive in count():
-        world = TransactionFixture()
-        killed = complete_one(world, survive, after_effect=after_effect)
-        world.clock.advance(600_000)
-        world.storage.delete(".hoodie/lock")
+        fixture = TransactionFixture()
+        killed = complete_one(fixture, survive, after_effect=after_effect)
+        fixture.clock.advance(600_000)
+        fixture.storage.delete(".hoodie/lock")
         # While its write may be pending nothing of it is touched.
-        before = world.left()
-        pending = load_snapshot(world.storage).timeline.pending()
-        clean(world)
-        assert not pending or world.left() == before
-        transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+        before = fixture.leftovers()
+        pending = load_snapshot(fixture.storage).timeline.pending()
+        clean(fixture)
+        assert not pending or fixture.leftovers() == before
+        transaction = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
         transaction.commit(write_files(transaction, "f3"))
-        world.clock.advance(600_000)
-        clean(world)
-        assert world.left() == data_of(world)
+        fixture.clock.advance(600_000)
+        clean(fixture)
+        assert fixture.leftovers() == data_of(fixture)
         if not killed:
             assert survive > 10
             return
 
 
-def clean(world: TransactionFixture, storage: CrashingStorage | None = None) -> None:
-    snapshot = load_snapshot(storage or world.storage)
-    found = find_leftovers(snapshot.storage, SETTINGS, world.clock)
+def clean(fixture: TransactionFixture, storage: CrashingStorage | None = None) -> None:
+    snapshot = load_snapshot(storage or fixture.storage)
+    found = find_leftovers(snapshot.storage, SETTINGS, fixture.clock)
     delete_leftovers(snapshot.storage, found)
     if found.orphans:
-        delete_orphan_files(snapshot, SETTINGS, world.clock.now_ms(), found.orphans)
+        delete_orphan_files(snapshot, SETTINGS, fixture.clock.now_ms(), found.orphans)
 
 
-def data_of(world: TransactionFixture) -> list[str]:
+def data_of(fixture: TransactionFixture) -> list[str]:
     """The files that the commits on the timeline list."""
-    snapshot = load_snapshot(world.storage)
+    snapshot = load_snapshot(fixture.storage)
     commits = snapshot.commits(snapshot.timeline.completed_writes)
     return sorted(stat.path or "" for commit in commits for stat in commit.write_stats())
 
 
 def test_a_sweep_that_is_killed_anywhere_is_done_by_the_next() -> None:
     for survive in count():
-        world = TransactionFixture()
-        begun = begin_action(world.writer(), "deltacommit")
+        fixture = TransactionFixture()
+        begun = begin_action(fixture.writer(), "deltacommit")
         begun.commit(write_files(begun, "f1", "f2"))
         for at in ("20200101000000000", begun.instant):
-            world.storage.create(f".hoodie/.heartbeat/{at}", b"")
+            fixture.storage.create(f".hoodie/.heartbeat/{at}", b"")
         for file_id in ("f1", "f2"):
             name = LogFile(file_id, begun.instant).name
-            create_marker(world.storage, begun.instant, f"p1/{name}", MarkerKind.CREATE)
-        world.clock.advance(600_000)
+            create_marker(fixture.storage, begun.instant, f"p1/{name}", MarkerKind.CREATE)
+        fixture.clock.advance(600_000)
         killed = True
         try:
-            clean(world, CrashingStorage(world.storage, survive))
+            clean(fixture, CrashingStorage(fixture.storage, survive))
             killed = False
         except Crash:
-            clean(world)
-        assert world.left() == data_of(world)
-        found = find_leftovers(world.storage, SETTINGS, world.clock)
+            clean(fixture)
+        assert fixture.leftovers() == data_of(fixture)
+        found = find_leftovers(fixture.storage, SETTINGS, fixture.clock)
         assert found == LeftoverFiles()
         if not killed:
             assert survive > 3
@@ -182,15 +182,15 @@ def test_a_sweep_that_is_killed_anywhere_is_done_by_the_next() -> None:
 
 
 def test_markers_of_an_archived_write_are_known_by_history() -> None:
-    world = TransactionFixture()
-    old, newer = (begin_action(world.writer(OPTIMISTIC), "deltacommit") for _ in range(2))
+    fixture = TransactionFixture()
+    old, newer = (begin_action(fixture.writer(OPTIMISTIC), "deltacommit") for _ in range(2))
     done = old.commit(write_files(old, "f1"))
     newer.commit(write_files(newer, "f2"))
     name = LogFile("f1", done.requested_at).name
-    create_marker(world.storage, done.requested_at, f"p1/{name}", MarkerKind.CREATE)
-    archive_instant(world, done)
-    world.clock.advance(600_000)
-    found = find_leftovers(world.storage, SETTINGS, world.clock)
+    create_marker(fixture.storage, done.requested_at, f"p1/{name}", MarkerKind.CREATE)
+    archive_instant(fixture, done)
+    fixture.clock.advance(600_000)
+    found = find_leftovers(fixture.storage, SETTINGS, fixture.clock)
     assert found.marked == (done.requested_at,)
 
 

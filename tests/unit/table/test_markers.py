@@ -101,7 +101,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("text", BAD.values(), ids=list(BAD))
-def test_markers_that_could_mislead_a_rollback_are_told(text: str) -> None:
+def test_markers_that_could_mislead_a_rollback_are_reported(text: str) -> None:
     storage = gathered()
     data = text.encode("utf-8", "surrogateescape")
     storage.create(f"{TEMP}/{T1}/MARKERS0", data)
@@ -109,7 +109,7 @@ def test_markers_that_could_mislead_a_rollback_are_told(text: str) -> None:
         marked_files(storage, T1)
 
 
-def test_a_marker_of_its_own_for_another_instant_is_told() -> None:
+def test_a_marker_of_its_own_for_another_instant_is_reported() -> None:
     storage = MemoryStorage.fresh()
     create_marker(storage, T2, BASE, MarkerKind.CREATE)
     with pytest.raises(CorruptError, match="does not own"):

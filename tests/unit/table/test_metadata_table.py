@@ -80,7 +80,9 @@ def test_a_table_that_never_had_one_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("after_effect", [False, True])
-def test_killed_anywhere_nobody_trusts_a_part_and_the_next_drop_ends_it(after_effect: bool) -> None:
+def test_after_a_crash_no_partial_metadata_table_is_trusted_and_the_next_drop_completes(
+    after_effect: bool,
+) -> None:
     for survive in count():
         storage = table({TRUSTED: "files", BUILDING: ""})
         crashing = CrashingStorage(storage, survive, after_effect=after_effect)

@@ -1,4 +1,4 @@
-"""Plans that are cancelled on request: gone at once, or when whoever executes them has stopped."""
+"""Plans that are cancelled on request: rolled back at once, or when their executor has stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakewright.model.instant import Instant, State
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash
 from support.cancellable_plans import CANCELLABLE_PLAN, MULTI_WRITER, PlanFixture, each_service
-from support.concurrency import ActingEngine
+from support.concurrency import InterruptedEngine
 from support.faults import MortalStorage
 from support.tables import row
 
@@ -25,123 +25,123 @@ class TestCancel:
     """Every kind of plan, however far it has come."""
 
     def test_a_plan_that_waits_goes_at_once(self, service: str) -> None:
-        world = PlanFixture(service)
-        at = world.schedule()
-        rollback = world.runner().cancel(at, user="ann", reason="not tonight")
+        fixture = PlanFixture(service)
+        at = fixture.schedule()
+        rollback = fixture.runner().cancel(at, user="ann", reason="not tonight")
         assert rollback.state is State.COMPLETED
-        world.assert_gone(at)
-        (told,) = world.rollbacks()
+        fixture.assert_rolled_back(at)
+        (told,) = fixture.rollbacks()
         assert (told.caused_by, told.reason) == ("request of ann", "not tonight")
         assert str(told) == f"{service} {at}, by request of ann: not tonight"
-        assert world.table.rows() == world.before
+        assert fixture.table.rows() == fixture.rows_before
 
     def test_one_whose_execution_has_died_goes_with_its_files(self, service: str) -> None:
-        world = PlanFixture(service)
-        at = world.schedule()
-        world.die_executing(at)
-        world.expire()
-        assert world.runner().cancel(at).is_completed
-        world.assert_gone(at)
-        (told,) = world.rollbacks()
+        fixture = PlanFixture(service)
+        at = fixture.schedule()
+        fixture.crash_executing(at)
+        fixture.expire_heartbeats()
+        assert fixture.runner().cancel(at).is_completed
+        fixture.assert_rolled_back(at)
+        (told,) = fixture.rollbacks()
         assert told.files > 0
-        assert world.table.rows() == world.before
+        assert fixture.table.rows() == fixture.rows_before
 
     def test_it_may_be_repeated(self, service: str) -> None:
-        world = PlanFixture(service)
-        at = world.schedule()
-        first = world.runner().cancel(at, reason="first")
-        assert world.runner().cancel(at, reason="second") == first
-        assert [told.reason for told in world.rollbacks()] == ["first"]
+        fixture = PlanFixture(service)
+        at = fixture.schedule()
+        first = fixture.runner().cancel(at, reason="first")
+        assert fixture.runner().cancel(at, reason="second") == first
+        assert [told.reason for told in fixture.rollbacks()] == ["first"]
 
-    def test_who_executes_it_sees_the_request_before_it_completes(self, service: str) -> None:
-        world = PlanFixture(service)
-        at = world.schedule()
+    def test_an_execution_sees_the_request_before_it_completes(self, service: str) -> None:
+        fixture = PlanFixture(service)
+        at = fixture.schedule()
         asked: list[Instant] = []
 
         def ask() -> None:
-            asked.append(world.runner().cancel(at, reason="enough"))
-            assert world.runner().cancel(at) == asked[0]
+            asked.append(fixture.runner().cancel(at, reason="enough"))
+            assert fixture.runner().cancel(at) == asked[0]
             # Whoever comes by leaves what is alive to itself.
-            world.table.upsert(world.before)
-            world.clean()
-            assert world.state(at) == "INFLIGHT"
+            fixture.table.upsert(fixture.rows_before)
+            fixture.clean()
+            assert fixture.state(at) == "INFLIGHT"
 
         with pytest.raises(ConflictError, match="was rolled back"):
-            world.execute(at, ActingEngine(ask))
+            fixture.execute(at, InterruptedEngine(ask))
         assert asked[0].state is State.REQUESTED
-        world.assert_gone(at)
-        (told,) = world.rollbacks()
+        fixture.assert_rolled_back(at)
+        (told,) = fixture.rollbacks()
         assert (told.caused_by, told.reason) == ("request", "enough")
-        assert world.runner().cancel(at).is_completed
-        assert world.table.rows() == world.before
+        assert fixture.runner().cancel(at).is_completed
+        assert fixture.table.rows() == fixture.rows_before
 
     def test_and_between_file_groups(self, service: str) -> None:
-        world = PlanFixture(service)
-        at = world.schedule()
+        fixture = PlanFixture(service)
+        at = fixture.schedule()
         files: list[int] = []
 
         def ask(item: int) -> None:
-            files.append(len(world.files_of(at)))
+            files.append(len(fixture.files_of(at)))
             if item == 1:
-                world.runner().cancel(at, reason="enough")
+                fixture.runner().cancel(at, reason="enough")
 
         with pytest.raises(ConflictError, match="asked to stop") as stopped:
-            world.execute(at, ActingEngine(between=ask))
+            fixture.execute(at, InterruptedEngine(before_item=ask))
         assert files == [0, 1], "one file group was done, and no other"
         assert stopped.value.facts["reason"] == "enough"
-        world.assert_gone(at)
+        fixture.assert_rolled_back(at)
 
     def test_if_it_dies_then_the_next_writer_takes_the_plan_back(self, service: str) -> None:
-        world = PlanFixture(service)
-        at = world.schedule()
-        world.die_executing(at)
-        asked = world.runner().cancel(at, reason="enough")
+        fixture = PlanFixture(service)
+        at = fixture.schedule()
+        fixture.crash_executing(at)
+        asked = fixture.runner().cancel(at, reason="enough")
         assert asked.state is State.REQUESTED
-        world.table.upsert(world.before)
-        assert world.state(at) == "INFLIGHT", "it may be alive"
-        world.expire()
-        world.table.upsert(world.before)
-        world.assert_gone(at)
-        assert world.rollbacks()[0].reason == "enough"
+        fixture.table.upsert(fixture.rows_before)
+        assert fixture.state(at) == "INFLIGHT", "it may be alive"
+        fixture.expire_heartbeats()
+        fixture.table.upsert(fixture.rows_before)
+        fixture.assert_rolled_back(at)
+        assert fixture.rollbacks()[0].reason == "enough"
 
     def test_waiting_ends_when_it_is_gone_or_has_died(self, service: str) -> None:
-        world = PlanFixture(service)
-        at = world.schedule()
-        world.die_executing(at)
-        began = world.clock.now_ms()
-        assert world.runner().cancel(at, wait_s=10).state is State.REQUESTED
-        assert world.clock.now_ms() - began >= 10_000
-        assert world.runner().cancel(at, wait_s=600).state is State.COMPLETED
-        assert world.clock.now_ms() - began < 200_000
-        world.assert_gone(at)
+        fixture = PlanFixture(service)
+        at = fixture.schedule()
+        fixture.crash_executing(at)
+        began = fixture.clock.now_ms()
+        assert fixture.runner().cancel(at, wait_s=10).state is State.REQUESTED
+        assert fixture.clock.now_ms() - began >= 10_000
+        assert fixture.runner().cancel(at, wait_s=600).state is State.COMPLETED
+        assert fixture.clock.now_ms() - began < 200_000
+        fixture.assert_rolled_back(at)
 
-    def test_nobody_begins_what_is_about_to_go(self, service: str) -> None:
-        world = PlanFixture(service)
-        at = world.schedule()
-        mortal = DiesAfterRequest(world.storage)
+    def test_no_process_begins_a_plan_that_is_being_rolled_back(self, service: str) -> None:
+        fixture = PlanFixture(service)
+        at = fixture.schedule()
+        mortal = DiesAfterRequest(fixture.storage)
         with pytest.raises(Crash):
-            replace(world.runner(), storage=mortal).cancel(at, reason="enough")
+            replace(fixture.runner(), storage=mortal).cancel(at, reason="enough")
         with pytest.raises(ConflictError, match="is being rolled back, by request"):
-            world.execute(at)
-        assert world.runner().cancel(at, reason="again").is_completed
-        world.assert_gone(at)
-        assert world.rollbacks()[0].reason == "enough"
+            fixture.execute(at)
+        assert fixture.runner().cancel(at, reason="again").is_completed
+        fixture.assert_rolled_back(at)
+        assert fixture.rollbacks()[0].reason == "enough"
 
     def test_an_ordinary_plan_is_refused(self, service: str) -> None:
-        world = PlanFixture(service)
-        at = world.schedule(IMMUTABLE)
+        fixture = PlanFixture(service)
+        at = fixture.schedule(IMMUTABLE)
         with pytest.raises(InvalidError, match="not cancellable"):
-            world.runner().cancel(at)
-        world.assert_kept(at)
-        assert world.execute(at)
+            fixture.runner().cancel(at)
+        fixture.assert_still_pending(at)
+        assert fixture.execute(at)
 
     def test_the_plan_on_the_timeline_names_what_it_is_about(self, service: str) -> None:
         """Who knows nothing of causes reads an ordinary rollback of an ordinary instant."""
-        world = PlanFixture(service)
-        at = world.schedule()
-        rollback = world.runner().cancel(at)
+        fixture = PlanFixture(service)
+        at = fixture.schedule()
+        rollback = fixture.runner().cancel(at)
         path = f".hoodie/timeline/{rollback.requested_at}.rollback.requested"
-        plan = parse_rollback_plan(world.storage.read(path))
+        plan = parse_rollback_plan(fixture.storage.read(path))
         words = {"compaction": "commit", "logcompaction": "deltacommit"}
         assert plan.instant.requested_at == at
         assert plan.instant.action == words.get(service, "replacecommit")
@@ -165,34 +165,34 @@ class Bad:
     call: Callable[[PlanFixture], object]
 
 
-def completed(world: PlanFixture) -> str:
-    return load_snapshot(world.storage).timeline.completed_writes[0].requested_at
+def completed(fixture: PlanFixture) -> str:
+    return load_snapshot(fixture.storage).timeline.completed_writes[0].requested_at
 
 
-def pending_write(world: PlanFixture) -> object:
+def pending_write(fixture: PlanFixture) -> object:
     """Cancel a write while it is under way."""
     found: list[str] = []
 
-    def meanwhile() -> None:
-        (write,) = load_snapshot(world.storage).timeline.pending()
+    def other_process() -> None:
+        (write,) = load_snapshot(fixture.storage).timeline.pending()
         found.append(write.requested_at)
         with pytest.raises(InvalidError, match="no plan of a table service"):
-            world.runner().cancel(write.requested_at)
+            fixture.runner().cancel(write.requested_at)
         with pytest.raises(InvalidError, match="a pending write"):
-            world.runner().execute(write.requested_at)
+            fixture.runner().execute(write.requested_at)
 
-    world.table.upsert(world.before, meanwhile=meanwhile)
-    return world.runner().cancel(found[0])
+    fixture.table.upsert(fixture.rows_before, before_commit=other_process)
+    return fixture.runner().cancel(found[0])
 
 
-def done_service(world: PlanFixture) -> object:
-    at = world.schedule()
-    world.execute(at)
-    return world.runner().cancel(at)
+def done_service(fixture: PlanFixture) -> object:
+    at = fixture.schedule()
+    fixture.execute(at)
+    return fixture.runner().cancel(at)
 
 
 def told(options: Mapping[str, str]) -> Callable[[PlanFixture], object]:
-    return lambda world: world.runner(options).run("compaction")
+    return lambda fixture: fixture.runner(options).run("compaction")
 
 
 DELAY = "hoodie.table.service.rollback.delay.minutes"
@@ -217,7 +217,7 @@ BAD = {
     "a negative delay": Bad("0 or more", told({DELAY: "-1"})),
     "a delay that is no number": Bad(DELAY, told({DELAY: "soon"})),
     "a negative delay beside a write": Bad(
-        "0 or more", lambda w: w.table.upsert(w.before, {DELAY: "-1"})
+        "0 or more", lambda w: w.table.upsert(w.rows_before, {DELAY: "-1"})
     ),
     "a heartbeat that is too fast": Bad("1000 or more", told({INTERVAL: "999"})),
     "a heartbeat that never misses": Bad("1 or more", told({MISSES: "0"})),
@@ -232,12 +232,12 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD.values(), ids=list(BAD))
 def test_bad_input_is_refused_and_changes_nothing(case: Bad) -> None:
-    world = PlanFixture("compaction")
-    before = world.storage.files()
+    fixture = PlanFixture("compaction")
+    before = fixture.storage.files()
     with pytest.raises(InvalidError, match=case.says) as error:
-        case.call(world)
+        case.call(fixture)
     assert error.value.facts
-    assert world.storage.files() == before
+    assert fixture.storage.files() == before
 
 
 LATE = {
@@ -248,42 +248,42 @@ LATE = {
 
 @pytest.mark.parametrize("call", LATE.values(), ids=list(LATE))
 def test_what_has_completed_cannot_be_cancelled(call: Callable[[PlanFixture], object]) -> None:
-    world = PlanFixture("compaction")
+    fixture = PlanFixture("compaction")
     with pytest.raises(InvalidError, match="has completed"):
-        call(world)
-    assert world.rollbacks() == []
+        call(fixture)
+    assert fixture.rollbacks() == []
 
 
 def test_the_plans_that_could_be_cancelled_are_named() -> None:
-    world = PlanFixture("compaction")
-    at = world.schedule()
+    fixture = PlanFixture("compaction")
+    at = fixture.schedule()
     with pytest.raises(InvalidError) as error:
-        world.runner().cancel(NOWHERE)
+        fixture.runner().cancel(NOWHERE)
     assert error.value.facts == {"instant": NOWHERE, "waiting": [at]}
 
 
 def test_an_archived_write_is_no_plan_either() -> None:
-    world = PlanFixture("clustering")
-    first = completed(world)
+    fixture = PlanFixture("clustering")
+    first = completed(fixture)
     for ts in range(2, 14):
-        world.table.upsert([row("a", ts)])
+        fixture.table.upsert([row("a", ts)])
     small = {
         "hoodie.keep.min.commits": "2",
         "hoodie.keep.max.commits": "3",
         "hoodie.clean.commits.retained": "1",
     }
-    assert world.runner(small).run("clean")
-    assert world.runner(small).run("archive")
-    assert first in load_snapshot(world.storage).archived_times
+    assert fixture.runner(small).run("clean")
+    assert fixture.runner(small).run("archive")
+    assert first in load_snapshot(fixture.storage).archived_times
     with pytest.raises(InvalidError, match="no plan"):
-        world.runner().execute(first)
+        fixture.runner().execute(first)
     with pytest.raises(InvalidError, match="has completed"):
-        world.runner().cancel(first)
+        fixture.runner().cancel(first)
 
 
 def test_a_lone_writer_may_cancel_too() -> None:
     for options in ({}, MULTI_WRITER):
-        world = PlanFixture("clustering", options=options)
-        at = world.schedule()
-        assert world.runner().cancel(at).is_completed
-        world.assert_gone(at)
+        fixture = PlanFixture("clustering", options=options)
+        at = fixture.schedule()
+        assert fixture.runner().cancel(at).is_completed
+        fixture.assert_rolled_back(at)

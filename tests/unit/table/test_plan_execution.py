@@ -52,7 +52,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_who_is_refused(case: Case) -> None:
+def test_refused_executions(case: Case) -> None:
     found = execution_refusal(
         Instant(at(1), Action.CLUSTERING, case.state),
         cancellable=case.cancellable,

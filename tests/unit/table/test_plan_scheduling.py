@@ -1,4 +1,4 @@
-"""What is told of plans that wait: how old, who is at it, and when a clean takes them back."""
+"""Pending plans: how old they are, their executor, and when a clean rolls them back."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ DELAY = {**LAZY, "hoodie.table.service.rollback.delay.minutes": "10"}
 
 
 def states(
-    world: PlanFixture, options: dict[str, str] | None = None
+    fixture: PlanFixture, options: dict[str, str] | None = None
 ) -> tuple[PendingPlanInfo, ...]:
-    return load_pending_plans(world.runner(options).writer, load_snapshot(world.storage))
+    return load_pending_plans(fixture.runner(options).writer, load_snapshot(fixture.storage))
 
 
 def test_a_plan_that_waits() -> None:
-    world = PlanFixture("clustering")
-    at = world.schedule()
-    world.clock.advance(5_000)
-    (state,) = states(world, DELAY)
+    fixture = PlanFixture("clustering")
+    at = fixture.schedule()
+    fixture.clock.advance(5_000)
+    (state,) = states(fixture, DELAY)
     assert (state.instant.requested_at, state.cancellable) == (at, True)
     assert state.heartbeat_age_ms is None
     assert state.age_ms >= 5_000
     assert epoch_ms(state.rolled_back_at or "") == epoch_ms(at) + 10 * 60_000
     assert state.operations == 4
-    (kept,) = states(world, {"hoodie.clean.failed.writes.policy": "NEVER"})
+    (kept,) = states(fixture, {"hoodie.clean.failed.writes.policy": "NEVER"})
     assert kept.rolled_back_at is None
 
 
-def test_the_clean_of_a_lone_writer_leaves_alone_what_nobody_has_begun() -> None:
-    world = PlanFixture("clustering", {})
-    world.schedule()
-    (state,) = states(world)
+def test_a_clean_without_a_lock_leaves_plans_alone_that_no_process_has_begun() -> None:
+    fixture = PlanFixture("clustering", {})
+    fixture.schedule()
+    (state,) = states(fixture)
     assert (state.cancellable, state.rolled_back_at) == (True, None)
 
 
 def test_an_execution_that_died_goes_when_its_heartbeat_expires() -> None:
-    world = PlanFixture("clustering")
-    at = world.schedule()
-    world.die_executing(at)
-    (state,) = states(world)
+    fixture = PlanFixture("clustering")
+    at = fixture.schedule()
+    fixture.crash_executing(at)
+    (state,) = states(fixture)
     assert state.instant.state == "INFLIGHT"
     assert state.heartbeat_age_ms is not None
-    gone_in = epoch_ms(state.rolled_back_at or "") - world.clock.now_ms()
+    gone_in = epoch_ms(state.rolled_back_at or "") - fixture.clock.now_ms()
     assert gone_in == HEARTBEAT_EXPIRES_MS - state.heartbeat_age_ms
-    world.expire()
-    world.clean(LAZY)
-    assert states(world) == ()
+    fixture.expire_heartbeats()
+    fixture.clean(LAZY)
+    assert states(fixture) == ()
 
 
-def test_a_plan_that_nobody_may_cancel_stays() -> None:
-    world = PlanFixture("compaction")
-    world.schedule({})
-    (state,) = states(world, LAZY)
+def test_a_plan_that_is_not_cancellable_stays() -> None:
+    fixture = PlanFixture("compaction")
+    fixture.schedule({})
+    (state,) = states(fixture, LAZY)
     assert (state.cancellable, state.rolled_back_at) == (False, None)

@@ -1,4 +1,4 @@
-"""Changing a table's properties: whoever dies when, a reader finds the old ones or the new ones."""
+"""Changes of a table's properties: after any crash a reader finds the old ones or the new ones."""
 
 from __future__ import annotations
 
@@ -84,18 +84,18 @@ def test_a_change_that_breaks_the_table_is_refused() -> None:
     assert load_properties(storage) == OLD
 
 
-def test_somebody_else_in_the_middle_of_a_change_is_a_conflict() -> None:
+def test_a_concurrent_change_is_a_conflict() -> None:
     storage = table()
 
-    def meanwhile(properties: dict[str, str]) -> dict[str, str]:
+    def concurrent_update(properties: dict[str, str]) -> dict[str, str]:
         storage.create(BACKUP, format_properties(OLD))
         return enable(properties)
 
     with pytest.raises(ConflictError, match="another process"):
-        update_properties(storage, meanwhile)
+        update_properties(storage, concurrent_update)
     assert parse_properties(storage.read(PROPERTIES)) == OLD
 
 
-def test_no_table_is_told() -> None:
+def test_no_table_is_reported() -> None:
     with pytest.raises(InvalidError, match="no table at this path"):
         load_properties(MemoryStorage.fresh())

@@ -53,7 +53,7 @@ F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
 class Case:
     """A table with a savepoint and what came after it."""
 
-    bench: BuiltTable
+    built: BuiltTable
     saved: str
     states: tuple[Mapping[str, int], ...]  # of the table, from the newest to the saved one
     kept: tuple[str, ...] = ()  # timeline files that stay beside those of the saved state
@@ -67,91 +67,91 @@ def restore(instant: str, snapshot: Snapshot, times: TimeGenerator, clock: Manua
     return restore_locked(snapshot, instant, times, clock)
 
 
-def saved_at(bench: BuiltTable, instant: Instant) -> str:
-    done = act_with_lock(bench.storage, partial(save, instant.requested_at))
+def saved_at(built: BuiltTable, instant: Instant) -> str:
+    done = act_with_lock(built.storage, partial(save, instant.requested_at))
     assert isinstance(done, Instant)
-    while bench.tick() < (done.completed_at or ""):  # the savepoint has taken this time
+    while built.tick() < (done.completed_at or ""):  # the savepoint has taken this time
         pass
     return instant.requested_at
 
 
 def commits() -> Case:
-    bench = BuiltTable()
-    first = bench.write({F: versions(a=1), G: versions(b=1)})
-    saved = saved_at(bench, first)
-    bench.write({F: versions(a=2)})
-    bench.write({F: versions(a=3), H: versions(c=3)})
+    built = BuiltTable()
+    first = built.write({F: versions(a=1), G: versions(b=1)})
+    saved = saved_at(built, first)
+    built.write({F: versions(a=2)})
+    built.write({F: versions(a=3), H: versions(c=3)})
     states = (versions(a=3, b=1, c=3), versions(a=2, b=1), versions(a=1, b=1))
-    return Case(bench, saved, states)
+    return Case(built, saved, states)
 
 
 def dead_writes() -> Case:
-    bench = BuiltTable()
-    saved = saved_at(bench, bench.write({F: versions(a=1)}))
-    bench.write({F: versions(a=2)})
-    bench.fail({F: versions(a=3)}, marked=False)
-    bench.fail({G: versions(b=3)})
-    return Case(bench, saved, (versions(a=2), versions(a=1)))
+    built = BuiltTable()
+    saved = saved_at(built, built.write({F: versions(a=1)}))
+    built.write({F: versions(a=2)})
+    built.fail({F: versions(a=3)}, marked=False)
+    built.fail({G: versions(b=3)})
+    return Case(built, saved, (versions(a=2), versions(a=1)))
 
 
 def overwrite() -> Case:
-    bench = BuiltTable()
-    saved = saved_at(bench, bench.write({F: versions(a=1, b=1)}))
-    pending = bench.fail({H: versions(a=2)}, action="replacecommit")
-    stats = bench.stats(pending.requested_at, H, replaced={"d1": ("f",)})
-    bench.complete(pending, stats)
-    bench.write({H: versions(a=3)})
-    return Case(bench, saved, (versions(a=3), versions(a=2), versions(a=1, b=1)))
+    built = BuiltTable()
+    saved = saved_at(built, built.write({F: versions(a=1, b=1)}))
+    pending = built.fail({H: versions(a=2)}, action="replacecommit")
+    stats = built.stats(pending.requested_at, H, replaced={"d1": ("f",)})
+    built.complete(pending, stats)
+    built.write({H: versions(a=3)})
+    return Case(built, saved, (versions(a=3), versions(a=2), versions(a=1, b=1)))
 
 
 def compaction() -> Case:
     """A later delta commit lies on a compaction that folded in one from before."""
-    bench = BuiltTable("MERGE_ON_READ")
-    base = bench.write({F: versions(a=1, b=1)})
-    log = bench.write(logs={F: versions(a=2)})
-    saved = saved_at(bench, log)
-    folded = bench.write(logs={F: versions(a=3)})
+    built = BuiltTable("MERGE_ON_READ")
+    base = built.write({F: versions(a=1, b=1)})
+    log = built.write(logs={F: versions(a=2)})
+    saved = saved_at(built, log)
+    folded = built.write(logs={F: versions(a=3)})
     plan = compaction_plan(compaction_operation(F, base, log, folded))
-    pending = bench.fail({F: versions(a=3, b=1)}, action="compaction", requested=plan)
-    later = bench.write(logs={F: versions(b=4)})
+    pending = built.fail({F: versions(a=3, b=1)}, action="compaction", requested=plan)
+    later = built.write(logs={F: versions(b=4)})
     assert later.completed_at
-    bench.complete(pending, bench.stats(pending.requested_at, F))
-    return Case(bench, saved, (versions(a=3, b=4), versions(a=3, b=1), versions(a=2, b=1)))
+    built.complete(pending, built.stats(pending.requested_at, F))
+    return Case(built, saved, (versions(a=3, b=4), versions(a=3, b=1), versions(a=2, b=1)))
 
 
 def compaction_scheduled_before() -> Case:
     """Scheduled when the savepoint was made, completed after it: it becomes a schedule again."""
-    bench = BuiltTable("MERGE_ON_READ")
-    base, log = bench.write({F: versions(a=1, b=1)}), bench.write(logs={F: versions(a=2)})
+    built = BuiltTable("MERGE_ON_READ")
+    base, log = built.write({F: versions(a=1, b=1)}), built.write(logs={F: versions(a=2)})
     plan = compaction_plan(compaction_operation(F, base, log))
-    pending = bench.fail({F: versions(a=2, b=1)}, action="compaction", requested=plan)
-    saved = saved_at(bench, bench.write(logs={F: versions(b=3)}))
-    bench.complete(pending, bench.stats(pending.requested_at, F))
-    bench.write(logs={F: versions(b=4)})
+    pending = built.fail({F: versions(a=2, b=1)}, action="compaction", requested=plan)
+    saved = saved_at(built, built.write(logs={F: versions(b=3)}))
+    built.complete(pending, built.stats(pending.requested_at, F))
+    built.write(logs={F: versions(b=4)})
     kept = (f"{pending.requested_at}.compaction.requested",)
-    return Case(bench, saved, (versions(a=2, b=4), versions(a=2, b=3)), kept)
+    return Case(built, saved, (versions(a=2, b=4), versions(a=2, b=3)), kept)
 
 
 def slow_write() -> Case:
     """Requested before the saved commit, completed after the savepoint, which holds none of it."""
-    bench = BuiltTable()
-    bench.write({F: versions(a=1), G: versions(b=1)})
-    slow = bench.fail({G: versions(b=2)})
-    saved = saved_at(bench, bench.write({F: versions(a=2)}))
-    bench.complete(slow, bench.stats(slow.requested_at, G))
-    bench.write({F: versions(a=3)})
-    return Case(bench, saved, (versions(a=3, b=2), versions(a=2, b=2), versions(a=2, b=1)))
+    built = BuiltTable()
+    built.write({F: versions(a=1), G: versions(b=1)})
+    slow = built.fail({G: versions(b=2)})
+    saved = saved_at(built, built.write({F: versions(a=2)}))
+    built.complete(slow, built.stats(slow.requested_at, G))
+    built.write({F: versions(a=3)})
+    return Case(built, saved, (versions(a=3, b=2), versions(a=2, b=2), versions(a=2, b=1)))
 
 
 def pending_services() -> Case:
-    bench = BuiltTable("MERGE_ON_READ")
-    base = bench.write({F: versions(a=1), H: versions(c=1)})
-    saved = saved_at(bench, base)
-    log = bench.write(logs={F: versions(a=2)})
+    built = BuiltTable("MERGE_ON_READ")
+    base = built.write({F: versions(a=1), H: versions(c=1)})
+    saved = saved_at(built, base)
+    log = built.write(logs={F: versions(a=2)})
     plan = compaction_plan(compaction_operation(F, base, log))
-    bench.fail({F: versions(a=2)}, action="compaction", requested=plan)
-    bench.fail({("d1", "n"): versions(c=1)}, action="clustering", requested=clustering_plan(H))
-    return Case(bench, saved, (versions(a=2, c=1), versions(a=1, c=1)))
+    built.fail({F: versions(a=2)}, action="compaction", requested=plan)
+    built.fail({("d1", "n"): versions(c=1)}, action="clustering", requested=clustering_plan(H))
+    return Case(built, saved, (versions(a=2, c=1), versions(a=1, c=1)))
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -167,14 +167,14 @@ each_case = pytest.mark.parametrize("make", CASES.values(), ids=list(CASES))
 
 
 def _later(case: Case) -> set[str]:
-    snapshot = load_snapshot(case.bench.storage)
+    snapshot = load_snapshot(case.built.storage)
     return {ref.requested_at for ref in plan_restore(snapshot, case.saved).instants}
 
 
 @each_case
 def test_the_saved_state_and_nothing_else_is_left(make: Callable[[], Case]) -> None:
     case = make()
-    storage, later = case.bench.storage, _later(case)
+    storage, later = case.built.storage, _later(case)
     assert read_versions(storage) == case.states[0]
     others = [path for path in list_files(storage) if not any(at in path for at in later)]
     done = act_with_lock(storage, partial(restore, case.saved))
@@ -191,31 +191,31 @@ def test_killed_anywhere_a_reader_sees_one_of_the_states_and_a_second_run_ends_i
 ) -> None:
     expected = make()
     act = partial(restore, expected.saved)
-    act_with_lock(expected.bench.storage, act)
+    act_with_lock(expected.built.storage, act)
     points = 0
-    for storage in crashed_copies(make().bench.storage, act):
+    for storage in crashed_copies(make().built.storage, act):
         points += 1
         assert read_versions(storage) in expected.states
         assert orphan_data_files(storage) == []
         act_with_lock(storage, act)
         assert read_versions(storage) == expected.states[-1]
-        assert list_files(storage) == list_files(expected.bench.storage)
+        assert list_files(storage) == list_files(expected.built.storage)
     assert points > 10
 
 
 def test_repeated_it_is_one_restore() -> None:
     case = commits()
-    first = act_with_lock(case.bench.storage, partial(restore, case.saved))
-    assert act_with_lock(case.bench.storage, partial(restore, case.saved)) == first
+    first = act_with_lock(case.built.storage, partial(restore, case.saved))
+    assert act_with_lock(case.built.storage, partial(restore, case.saved)) == first
 
 
 def test_with_nothing_to_take_back_it_is_an_empty_restore() -> None:
-    bench = BuiltTable()
-    saved = saved_at(bench, bench.write({F: versions(a=1)}))
-    done = act_with_lock(bench.storage, partial(restore, saved))
+    built = BuiltTable()
+    saved = saved_at(built, built.write({F: versions(a=1)}))
+    done = act_with_lock(built.storage, partial(restore, saved))
     assert isinstance(done, Instant)
-    assert metadata_of(bench.storage, done).commits == ()
-    assert read_versions(bench.storage) == versions(a=1)
+    assert metadata_of(built.storage, done).commits == ()
+    assert read_versions(built.storage) == versions(a=1)
 
 
 def metadata_of(storage: Storage, done: Instant) -> RestoreMetadata:
@@ -224,15 +224,15 @@ def metadata_of(storage: Storage, done: Instant) -> RestoreMetadata:
 
 def test_plan_and_outcome_name_the_instants_newest_first() -> None:
     case = compaction()
-    snapshot = load_snapshot(case.bench.storage)
+    snapshot = load_snapshot(case.built.storage)
     writes = [i for i in snapshot.timeline.completed_writes if i.requested_at > case.saved]
     refs = tuple(InstantRef(i.requested_at, i.action) for i in reversed(writes))
-    done = act_with_lock(case.bench.storage, partial(restore, case.saved))
+    done = act_with_lock(case.built.storage, partial(restore, case.saved))
     assert isinstance(done, Instant)
     requested = f"{TIMELINE}/{done.requested_at}.restore.requested"
-    plan = parse_restore_plan(case.bench.storage.read(requested))
+    plan = parse_restore_plan(case.built.storage.read(requested))
     assert plan == RestorePlan(instants=refs, savepoint=case.saved, version=2)
-    metadata = metadata_of(case.bench.storage, done)
+    metadata = metadata_of(case.built.storage, done)
     assert metadata.started_at == done.requested_at
     assert metadata.instants == refs
     assert metadata.commits == tuple(ref.requested_at for ref in refs)
@@ -248,19 +248,19 @@ def test_plan_and_outcome_name_the_instants_newest_first() -> None:
 
 def test_cleans_and_rollbacks_after_the_savepoint_stay() -> None:
     case = commits()
-    bench = case.bench
-    dead = bench.fail({F: versions(a=9)})
-    snapshot = load_snapshot(bench.storage)
+    built = case.built
+    dead = built.fail({F: versions(a=9)})
+    snapshot = load_snapshot(built.storage)
     rollback = rollback_locked(
         snapshot, dead, time_generator(snapshot), ManualClock(), by_markers=True
     )
-    while bench.tick() < (rollback.completed_at or ""):
+    while built.tick() < (rollback.completed_at or ""):
         pass
-    clean = bench.clean()
-    act_with_lock(bench.storage, partial(restore, case.saved))
-    left = set(load_snapshot(bench.storage).timeline)
+    clean = built.clean()
+    act_with_lock(built.storage, partial(restore, case.saved))
+    left = set(load_snapshot(built.storage).timeline)
     assert {rollback, clean} <= left
-    assert read_versions(bench.storage) == case.states[-1]
+    assert read_versions(built.storage) == case.states[-1]
 
 
 def test_a_savepoint_of_real_hudi_is_restored(golden: GoldenTables) -> None:
@@ -277,41 +277,41 @@ def test_a_savepoint_of_real_hudi_is_restored(golden: GoldenTables) -> None:
 
 
 def test_without_a_savepoint_it_is_refused() -> None:
-    bench = BuiltTable()
-    first = bench.write({F: versions(a=1)})
-    bench.write({F: versions(a=2)})
+    built = BuiltTable()
+    first = built.write({F: versions(a=1)})
+    built.write({F: versions(a=2)})
     with pytest.raises(InvalidError, match="no savepoint"):
-        act_with_lock(bench.storage, partial(restore, first.requested_at))
-    bench.put(Instant(first.requested_at, Action.SAVEPOINT, State.INFLIGHT), b"")
+        act_with_lock(built.storage, partial(restore, first.requested_at))
+    built.put(Instant(first.requested_at, Action.SAVEPOINT, State.INFLIGHT), b"")
     with pytest.raises(InvalidError, match="no savepoint"):
-        act_with_lock(bench.storage, partial(restore, first.requested_at))
-    assert read_versions(bench.storage) == versions(a=2)
+        act_with_lock(built.storage, partial(restore, first.requested_at))
+    assert read_versions(built.storage) == versions(a=2)
 
 
 def test_a_later_savepoint_must_be_given_up_first() -> None:
     case = commits()
-    newest = load_snapshot(case.bench.storage).timeline.completed_writes[-1]
-    act_with_lock(case.bench.storage, partial(save, newest.requested_at))
+    newest = load_snapshot(case.built.storage).timeline.completed_writes[-1]
+    act_with_lock(case.built.storage, partial(save, newest.requested_at))
     with pytest.raises(InvalidError, match="later savepoints") as caught:
-        act_with_lock(case.bench.storage, partial(restore, case.saved))
+        act_with_lock(case.built.storage, partial(restore, case.saved))
     assert caught.value.facts["later"] == [newest.requested_at]
-    assert read_versions(case.bench.storage) == case.states[0]
+    assert read_versions(case.built.storage) == case.states[0]
 
 
 def test_a_savepoint_with_a_missing_file_is_corrupt_and_nothing_is_touched() -> None:
     case = commits()
     (path,) = [
-        p for p in list_data_files(case.bench.storage) if p.startswith("d1/f_") and case.saved in p
+        p for p in list_data_files(case.built.storage) if p.startswith("d1/f_") and case.saved in p
     ]
-    case.bench.storage.delete(path)
-    before = list_files(case.bench.storage)
+    case.built.storage.delete(path)
+    before = list_files(case.built.storage)
     with pytest.raises(CorruptError, match="missing") as caught:
-        act_with_lock(case.bench.storage, partial(restore, case.saved))
+        act_with_lock(case.built.storage, partial(restore, case.saved))
     assert caught.value.facts["missing"] == [path]
-    assert list_files(case.bench.storage) == before
+    assert list_files(case.built.storage) == before
 
 
-def test_writes_that_were_archived_cannot_be_taken_back(golden: GoldenTables) -> None:
+def test_archived_writes_cannot_be_rolled_back(golden: GoldenTables) -> None:
     storage = upload(golden["cow_archived"], MemoryStorage.fresh())
     snapshot = load_snapshot(storage)
     oldest = snapshot.archived[0]
@@ -328,30 +328,30 @@ def test_writes_that_were_archived_cannot_be_taken_back(golden: GoldenTables) ->
 def half_restored() -> Case:
     """Killed when the newest commit was gone from the timeline and its files were not."""
     case = commits()
-    snapshot = load_snapshot(case.bench.storage)
+    snapshot = load_snapshot(case.built.storage)
     plan = plan_restore(snapshot, case.saved)
-    case.bench.put(
-        Instant(case.bench.tick(), Action.RESTORE, State.REQUESTED), format_restore_plan(plan)
+    case.built.put(
+        Instant(case.built.tick(), Action.RESTORE, State.REQUESTED), format_restore_plan(plan)
     )
     at = plan.instants[0].requested_at
-    for path in list_files(case.bench.storage):
+    for path in list_files(case.built.storage):
         if path.startswith(f"{TIMELINE}/{at}"):
-            case.bench.storage.delete(path)
+            case.built.storage.delete(path)
     return case
 
 
 def test_an_interrupted_restore_is_ended_by_the_next_process() -> None:
     case = half_restored()
-    act_with_lock(case.bench.storage, partial(restore, case.saved))
-    assert read_versions(case.bench.storage) == case.states[-1]
-    assert not load_snapshot(case.bench.storage).timeline.pending()
-    assert len([p for p in list_data_files(case.bench.storage) if p.endswith(".parquet")]) == 2
+    act_with_lock(case.built.storage, partial(restore, case.saved))
+    assert read_versions(case.built.storage) == case.states[-1]
+    assert not load_snapshot(case.built.storage).timeline.pending()
+    assert len([p for p in list_data_files(case.built.storage) if p.endswith(".parquet")]) == 2
 
 
 def _restored_anew() -> Storage:
     case = half_restored()
-    case.bench.write({F: versions(a=7)})
-    return case.bench.storage
+    case.built.write({F: versions(a=7)})
+    return case.built.storage
 
 
 def test_run_again_it_takes_new_writes_back_as_well_and_leaves_no_file_or_attempt_behind() -> None:
@@ -369,18 +369,18 @@ def test_run_again_it_takes_new_writes_back_as_well_and_leaves_no_file_or_attemp
 
 def test_a_restore_to_another_savepoint_waits_for_the_one_that_was_begun() -> None:
     case = half_restored()
-    newest = load_snapshot(case.bench.storage).timeline.completed_writes[-1]
-    act_with_lock(case.bench.storage, partial(save, newest.requested_at))
+    newest = load_snapshot(case.built.storage).timeline.completed_writes[-1]
+    act_with_lock(case.built.storage, partial(save, newest.requested_at))
     with pytest.raises(InvalidError, match="another savepoint") as caught:
-        act_with_lock(case.bench.storage, partial(restore, newest.requested_at))
+        act_with_lock(case.built.storage, partial(restore, newest.requested_at))
     assert caught.value.facts["savepoint"] == case.saved
 
 
 def test_a_plan_that_was_never_written_is_passed_over() -> None:
     case = commits()
-    case.bench.put(Instant(case.bench.tick(), Action.RESTORE, State.REQUESTED), b"")
-    snapshot = load_snapshot(case.bench.storage)
+    case.built.put(Instant(case.built.tick(), Action.RESTORE, State.REQUESTED), b"")
+    snapshot = load_snapshot(case.built.storage)
     assert pending_restore(snapshot) is None
-    act_with_lock(case.bench.storage, partial(restore, case.saved))
-    assert read_versions(case.bench.storage) == case.states[-1]
-    assert not load_snapshot(case.bench.storage).timeline.pending()
+    act_with_lock(case.built.storage, partial(restore, case.saved))
+    assert read_versions(case.built.storage) == case.states[-1]
+    assert not load_snapshot(case.built.storage).timeline.pending()

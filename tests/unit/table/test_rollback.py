@@ -62,7 +62,7 @@ F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
 class Case:
     """A table, the instant to take back, and the rows before and after that."""
 
-    bench: BuiltTable
+    built: BuiltTable
     target: Instant
     before: Mapping[str, int]
     after: Mapping[str, int]
@@ -72,40 +72,40 @@ class Case:
 
 
 def cow_commit() -> Case:
-    bench = BuiltTable()
-    bench.write({F: versions(a=1, b=1), G: versions(c=1)})
-    target = bench.write({F: versions(a=2, b=1), G: versions(c=2), H: versions(x=2)})
-    return Case(bench, target, versions(a=2, b=1, c=2, x=2), versions(a=1, b=1, c=1))
+    built = BuiltTable()
+    built.write({F: versions(a=1, b=1), G: versions(c=1)})
+    target = built.write({F: versions(a=2, b=1), G: versions(c=2), H: versions(x=2)})
+    return Case(built, target, versions(a=2, b=1, c=2, x=2), versions(a=1, b=1, c=1))
 
 
 def commit_without_pending_files() -> Case:
     case = cow_commit()
     for state in PENDING_STATES:
         pending = Instant(case.target.requested_at, Action.COMMIT, state)
-        case.bench.storage.delete(f"{TIMELINE}/{pending.file_name}")
+        case.built.storage.delete(f"{TIMELINE}/{pending.file_name}")
     return case
 
 
 def delta_commit() -> Case:
-    bench = BuiltTable("MERGE_ON_READ")
-    bench.write({F: versions(a=1, b=1)})
-    bench.write(logs={F: versions(a=2)})
-    target = bench.write({G: versions(c=3)}, {F: versions(a=3, b=3)})
-    return Case(bench, target, versions(a=3, b=3, c=3), versions(a=2, b=1))
+    built = BuiltTable("MERGE_ON_READ")
+    built.write({F: versions(a=1, b=1)})
+    built.write(logs={F: versions(a=2)})
+    target = built.write({G: versions(c=3)}, {F: versions(a=3, b=3)})
+    return Case(built, target, versions(a=3, b=3, c=3), versions(a=2, b=1))
 
 
 def dead_write() -> Case:
-    bench = BuiltTable()
-    bench.write({F: versions(a=1)})
-    target = bench.fail({F: versions(a=2), G: versions(c=2)})
-    return Case(bench, target, versions(a=1), versions(a=1))
+    built = BuiltTable()
+    built.write({F: versions(a=1)})
+    target = built.fail({F: versions(a=2), G: versions(c=2)})
+    return Case(built, target, versions(a=1), versions(a=1))
 
 
 def dead_write_without_markers() -> Case:
-    bench = BuiltTable()
-    bench.write({F: versions(a=1)})
-    target = bench.fail({F: versions(a=2), G: versions(c=2)}, marked=False)
-    return Case(bench, target, versions(a=1), versions(a=1))
+    built = BuiltTable()
+    built.write({F: versions(a=1)})
+    target = built.fail({F: versions(a=2), G: versions(c=2)}, marked=False)
+    return Case(built, target, versions(a=1), versions(a=1))
 
 
 def dead_write_by_listing() -> Case:
@@ -113,36 +113,36 @@ def dead_write_by_listing() -> Case:
 
 
 def dead_write_behind_another() -> Case:
-    bench = BuiltTable()
-    bench.write({F: versions(a=1)})
-    target = bench.fail({F: versions(a=2)})
-    bench.write({F: versions(a=3)})
-    return Case(bench, target, versions(a=3), versions(a=3))
+    built = BuiltTable()
+    built.write({F: versions(a=1)})
+    target = built.fail({F: versions(a=2)})
+    built.write({F: versions(a=3)})
+    return Case(built, target, versions(a=3), versions(a=3))
 
 
 def _before_compaction() -> tuple[BuiltTable, bytes]:
-    bench = BuiltTable("MERGE_ON_READ")
-    base = bench.write({F: versions(a=1, b=1)})
-    log = bench.write(logs={F: versions(a=2)})
-    return bench, compaction_plan(compaction_operation(F, base, log))
+    built = BuiltTable("MERGE_ON_READ")
+    base = built.write({F: versions(a=1, b=1)})
+    log = built.write(logs={F: versions(a=2)})
+    return built, compaction_plan(compaction_operation(F, base, log))
 
 
 def completed_compaction() -> Case:
     """With a log file at its own instant, which real Hudi would leave behind."""
-    bench, plan = _before_compaction()
-    pending = bench.fail({F: versions(a=2, b=1)}, action="compaction", requested=plan)
+    built, plan = _before_compaction()
+    pending = built.fail({F: versions(a=2, b=1)}, action="compaction", requested=plan)
     at = pending.requested_at
     log = LogFile("f", at, 1, "0-0-0").name
-    bench.storage.create(f"d1/{log}", bench.log(F, versions(b=2), at))
-    target = bench.complete(pending, bench.stats(at, F))
-    return Case(bench, target, versions(a=2, b=2), versions(a=2, b=1))
+    built.storage.create(f"d1/{log}", built.log(F, versions(b=2), at))
+    target = built.complete(pending, built.stats(at, F))
+    return Case(built, target, versions(a=2, b=2), versions(a=2, b=1))
 
 
 def dead_compaction() -> Case:
-    bench, plan = _before_compaction()
-    target = bench.fail({F: versions(a=2, b=1)}, action="compaction", requested=plan)
+    built, plan = _before_compaction()
+    target = built.fail({F: versions(a=2, b=1)}, action="compaction", requested=plan)
     kept = (f"{target.requested_at}.compaction.requested",)
-    return Case(bench, target, versions(a=2, b=1), versions(a=2, b=1), keep_plan=True, left=kept)
+    return Case(built, target, versions(a=2, b=1), versions(a=2, b=1), keep_plan=True, left=kept)
 
 
 def cancelled_compaction() -> Case:
@@ -150,34 +150,34 @@ def cancelled_compaction() -> Case:
 
 
 def dead_clustering() -> Case:
-    bench = BuiltTable()
-    bench.write({F: versions(a=1), H: versions(b=1)})
-    target = bench.fail(
+    built = BuiltTable()
+    built.write({F: versions(a=1), H: versions(b=1)})
+    target = built.fail(
         {("d1", "n"): versions(a=1, b=1)}, action="clustering", requested=clustering_plan(F, H)
     )
     kept = (f"{target.requested_at}.clustering.requested",)
-    return Case(bench, target, versions(a=1, b=1), versions(a=1, b=1), keep_plan=True, left=kept)
+    return Case(built, target, versions(a=1, b=1), versions(a=1, b=1), keep_plan=True, left=kept)
 
 
 def completed_clustering() -> Case:
-    bench = BuiltTable()
-    bench.write({F: versions(a=1), H: versions(b=1)})
+    built = BuiltTable()
+    built.write({F: versions(a=1), H: versions(b=1)})
     new = ("d1", "n")
-    pending = bench.fail(
+    pending = built.fail(
         {new: versions(a=1, b=1)}, action="clustering", requested=clustering_plan(F, H)
     )
-    stats = bench.stats(pending.requested_at, new, replaced={"d1": ("f", "h")})
-    return Case(bench, bench.complete(pending, stats), versions(a=1, b=1), versions(a=1, b=1))
+    stats = built.stats(pending.requested_at, new, replaced={"d1": ("f", "h")})
+    return Case(built, built.complete(pending, stats), versions(a=1, b=1), versions(a=1, b=1))
 
 
 def overwrite() -> Case:
-    bench = BuiltTable()
-    bench.write({F: versions(a=1, b=1), G: versions(c=1)})
+    built = BuiltTable()
+    built.write({F: versions(a=1, b=1), G: versions(c=1)})
     new = ("d1", "n")
-    pending = bench.fail({new: versions(a=2)}, action="replacecommit")
-    stats = bench.stats(pending.requested_at, new, replaced={"d1": ("f",)})
-    done = bench.complete(pending, stats)
-    return Case(bench, done, versions(a=2, c=1), versions(a=1, b=1, c=1))
+    pending = built.fail({new: versions(a=2)}, action="replacecommit")
+    stats = built.stats(pending.requested_at, new, replaced={"d1": ("f",)})
+    done = built.complete(pending, stats)
+    return Case(built, done, versions(a=2, c=1), versions(a=1, b=1, c=1))
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -211,7 +211,7 @@ def metadata_of(storage: Storage, done: Instant) -> RollbackMetadata:
 @each_case
 def test_nothing_of_the_instant_is_left_but_the_rollback(make: Callable[[], Case]) -> None:
     case = make()
-    storage, target = case.bench.storage, case.target.requested_at
+    storage, target = case.built.storage, case.target.requested_at
     assert read_versions(storage) == case.before
     others = [path for path in list_files(storage) if target not in path]
     done = act_with_lock(storage, partial(rollback, case))
@@ -227,15 +227,15 @@ def test_killed_anywhere_a_reader_sees_all_or_nothing_and_a_second_run_ends_it(
     make: Callable[[], Case],
 ) -> None:
     expected = make()
-    act_with_lock(expected.bench.storage, partial(rollback, expected))
+    act_with_lock(expected.built.storage, partial(rollback, expected))
     points = 0
-    for storage in crashed_copies(make().bench.storage, partial(rollback, expected)):
+    for storage in crashed_copies(make().built.storage, partial(rollback, expected)):
         points += 1
         assert read_versions(storage) in (expected.before, expected.after)
         assert orphan_data_files(storage) == []
         act_with_lock(storage, partial(rollback, expected))
         assert read_versions(storage) == expected.after
-        assert list_files(storage) == list_files(expected.bench.storage)
+        assert list_files(storage) == list_files(expected.built.storage)
     assert points > 10
 
 
@@ -244,14 +244,14 @@ def test_killed_anywhere_the_next_writer_ends_it_or_takes_it_back(
     make: Callable[[], Case],
 ) -> None:
     expected = make()
-    before = list_files(expected.bench.storage)
-    act_with_lock(expected.bench.storage, partial(rollback, expected))
-    after = list_files(expected.bench.storage)
+    before = list_files(expected.built.storage)
+    act_with_lock(expected.built.storage, partial(rollback, expected))
+    after = list_files(expected.built.storage)
 
     def resume(snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> None:
         resume_rollbacks(snapshot, times, clock, by_markers=True)
 
-    for storage in crashed_copies(make().bench.storage, partial(rollback, expected)):
+    for storage in crashed_copies(make().built.storage, partial(rollback, expected)):
         act_with_lock(storage, resume)
         left = list_files(storage)
         assert set(left) - set(_pending_files(expected)) in (
@@ -269,18 +269,18 @@ def _pending_files(case: Case) -> list[str]:
     return [f"{TIMELINE}/{at}.{case.target.action}.requested", f"{TIMELINE}/{at}.inflight"]
 
 
-def test_the_rollback_tells_what_real_hudi_tells(golden: GoldenTables) -> None:
+def test_a_rollback_records_what_real_hudi_records(golden: GoldenTables) -> None:
     table = golden["cow_rolled_back"]
     (path,) = (table / TIMELINE).glob("*_*.rollback")
     (requested,) = (table / TIMELINE).glob("*.rollback.requested")
     real_plan = parse_rollback_plan(requested.read_bytes())
     real = parse_rollback(path.read_bytes())
     case = cow_commit()
-    snapshot = load_snapshot(case.bench.storage)
+    snapshot = load_snapshot(case.built.storage)
     ours_plan = plan_rollback(snapshot, case.target, by_markers=True)
-    done = act_with_lock(case.bench.storage, partial(rollback, case))
+    done = act_with_lock(case.built.storage, partial(rollback, case))
     assert isinstance(done, Instant)
-    ours = metadata_of(case.bench.storage, done)
+    ours = metadata_of(case.built.storage, done)
 
     assert real_plan.instant.action == ours_plan.instant.action == "commit"
     assert real_plan.version == ours_plan.version
@@ -357,15 +357,15 @@ REFUSED_PICTURES = {
     ("picture", "reason"), REFUSED_PICTURES.values(), ids=list(REFUSED_PICTURES)
 )
 def test_refused(picture: str, reason: str) -> None:
-    bench = BuiltTable()
+    built = BuiltTable()
     for instant in draw(picture):
-        empty = bench.stats(instant.requested_at)
+        empty = built.stats(instant.requested_at)
         if instant.is_completed and instant.is_write:
-            bench.complete(instant, empty, completed_at=instant.completed_at)
+            built.complete(instant, empty, completed_at=instant.completed_at)
         else:
-            bench.put(instant, b"")
-    snapshot = load_snapshot(bench.storage)
-    files = list_files(bench.storage)
+            built.put(instant, b"")
+    snapshot = load_snapshot(built.storage)
+    files = list_files(built.storage)
     with pytest.raises(InvalidError, match=reason):
         rollback_locked(
             snapshot,
@@ -374,15 +374,15 @@ def test_refused(picture: str, reason: str) -> None:
             ManualClock(),
             by_markers=True,
         )
-    assert list_files(bench.storage) == files
+    assert list_files(built.storage) == files
 
 
 def test_the_later_writes_are_named() -> None:
-    bench = BuiltTable()
-    first = bench.write({F: versions(a=1)})
-    later = bench.write({G: versions(b=1)})
+    built = BuiltTable()
+    first = built.write({F: versions(a=1)})
+    later = built.write({G: versions(b=1)})
     with pytest.raises(InvalidError, match="roll back the later ones first, or restore") as caught:
-        plan_rollback(load_snapshot(bench.storage), first, by_markers=True)
+        plan_rollback(load_snapshot(built.storage), first, by_markers=True)
     assert caught.value.facts["later"] == [later.file_name]
 
 
@@ -397,15 +397,15 @@ PLANNED = {
 
 @pytest.mark.parametrize(("group", "action", "blocks"), PLANNED.values(), ids=list(PLANNED))
 def test_pending_services_after_a_write(group: tuple[str, str], action: str, blocks: bool) -> None:
-    bench = BuiltTable("MERGE_ON_READ")
-    base = bench.write({F: versions(a=1), H: versions(b=1)})
-    target = bench.write(logs={F: versions(a=2)})
+    built = BuiltTable("MERGE_ON_READ")
+    base = built.write({F: versions(a=1), H: versions(b=1)})
+    target = built.write(logs={F: versions(a=2)})
     compacts = action != "clustering"
     plan = (
         compaction_plan(compaction_operation(group, base)) if compacts else clustering_plan(group)
     )
-    bench.put(Instant(bench.tick(), Action(action), State.REQUESTED), plan)
-    snapshot = load_snapshot(bench.storage)
+    built.put(Instant(built.tick(), Action(action), State.REQUESTED), plan)
+    snapshot = load_snapshot(built.storage)
     if blocks:
         with pytest.raises(InvalidError, match="later"):
             plan_rollback(snapshot, target, by_markers=True)
@@ -420,76 +420,76 @@ def test_a_saved_instant_stays() -> None:
     def save(snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> None:
         create_savepoint_locked(snapshot, at, times, clock)
 
-    act_with_lock(case.bench.storage, save)
+    act_with_lock(case.built.storage, save)
     with pytest.raises(InvalidError, match="savepoint"):
-        act_with_lock(case.bench.storage, partial(rollback, case))
-    assert read_versions(case.bench.storage) == case.before
+        act_with_lock(case.built.storage, partial(rollback, case))
+    assert read_versions(case.built.storage) == case.before
 
 
-def test_an_unknown_instant_is_told() -> None:
+def test_an_unknown_instant_is_reported() -> None:
     case = cow_commit()
     unknown = replace(case, target=Instant("20250101000000000", Action.COMMIT, State.INFLIGHT))
     with pytest.raises(InvalidError, match="no such instant"):
-        act_with_lock(case.bench.storage, partial(rollback, unknown))
+        act_with_lock(case.built.storage, partial(rollback, unknown))
 
 
-def _file(bench: BuiltTable, group: tuple[str, str], instant: Instant) -> str:
+def _file(built: BuiltTable, group: tuple[str, str], instant: Instant) -> str:
     (path,) = (
         path
-        for path in list_data_files(bench.storage)
+        for path in list_data_files(built.storage)
         if instant.requested_at in path and path.startswith("/".join(group))
     )
     return path
 
 
 def test_a_write_whose_predecessor_was_cleaned_stays() -> None:
-    bench = BuiltTable()
-    first = bench.write({F: versions(a=1, b=1)})
-    target = bench.write({F: versions(a=2, b=1)})
-    bench.clean(_file(bench, F, first))
-    case = Case(bench, target, versions(a=2, b=1), {})
+    built = BuiltTable()
+    first = built.write({F: versions(a=1, b=1)})
+    target = built.write({F: versions(a=2, b=1)})
+    built.clean(_file(built, F, first))
+    case = Case(built, target, versions(a=2, b=1), {})
     with pytest.raises(InvalidError, match="cleaned"):
-        act_with_lock(bench.storage, partial(rollback, case))
-    assert read_versions(bench.storage) == case.before
+        act_with_lock(built.storage, partial(rollback, case))
+    assert read_versions(built.storage) == case.before
 
 
 def test_a_write_whose_predecessor_is_about_to_be_cleaned_stays() -> None:
-    bench = BuiltTable()
-    first = bench.write({F: versions(a=1, b=1)})
-    target = bench.write({F: versions(a=2, b=1)})
-    path = _file(bench, F, first)
+    built = BuiltTable()
+    first = built.write({F: versions(a=1, b=1)})
+    target = built.write({F: versions(a=2, b=1)})
+    path = _file(built, F, first)
     plan = CleanPlan(
         policy="KEEP_LATEST_FILE_VERSIONS", files={"d1": (CleanFile(path=f"/somewhere/{path}"),)}
     )
-    bench.put(Instant(bench.tick(), Action.CLEAN, State.REQUESTED), format_clean_plan(plan))
+    built.put(Instant(built.tick(), Action.CLEAN, State.REQUESTED), format_clean_plan(plan))
     with pytest.raises(InvalidError, match="about to be"):
-        plan_rollback(load_snapshot(bench.storage), target, by_markers=True)
+        plan_rollback(load_snapshot(built.storage), target, by_markers=True)
 
 
 def test_a_compaction_whose_logs_were_cleaned_stays() -> None:
     case = completed_compaction()
-    (log, *_) = [path for path in list_data_files(case.bench.storage) if "/.f_" in path]
-    case.bench.clean(log)
+    (log, *_) = [path for path in list_data_files(case.built.storage) if "/.f_" in path]
+    case.built.clean(log)
     with pytest.raises(InvalidError, match="cleaned"):
-        act_with_lock(case.bench.storage, partial(rollback, case))
+        act_with_lock(case.built.storage, partial(rollback, case))
 
 
 def test_an_overwrite_whose_old_rows_were_cleaned_stays() -> None:
     case = overwrite()
-    (old,) = [path for path in list_data_files(case.bench.storage) if path.startswith("d1/f_")]
-    case.bench.clean(old)
+    (old,) = [path for path in list_data_files(case.built.storage) if path.startswith("d1/f_")]
+    case.built.clean(old)
     with pytest.raises(InvalidError, match="cleaned"):
-        act_with_lock(case.bench.storage, partial(rollback, case))
+        act_with_lock(case.built.storage, partial(rollback, case))
 
 
 def test_what_was_cleaned_before_the_last_write_does_not_matter() -> None:
-    bench = BuiltTable()
-    first = bench.write({F: versions(a=1)})
-    bench.write({F: versions(a=2)})
-    bench.clean(_file(bench, F, first))
-    target = bench.write({F: versions(a=3)})
-    act_with_lock(bench.storage, partial(rollback, Case(bench, target, {}, {})))
-    assert read_versions(bench.storage) == versions(a=2)
+    built = BuiltTable()
+    first = built.write({F: versions(a=1)})
+    built.write({F: versions(a=2)})
+    built.clean(_file(built, F, first))
+    target = built.write({F: versions(a=3)})
+    act_with_lock(built.storage, partial(rollback, Case(built, target, {}, {})))
+    assert read_versions(built.storage) == versions(a=2)
 
 
 def test_the_last_active_write_stays_where_others_are_archived(golden: GoldenTables) -> None:
@@ -505,7 +505,7 @@ def test_the_last_active_write_stays_where_others_are_archived(golden: GoldenTab
 
 def test_markers_spare_the_listing() -> None:
     case = dead_write()
-    storage = CountingStorage(case.bench.storage)
+    storage = CountingStorage(case.built.storage)
     act_with_lock(storage, partial(rollback, case))
     listed = [path for method, path in storage.touched if method in ("list_tree", "list_files")]
     assert not [path for path in listed if not path.startswith(".hoodie")]
@@ -513,63 +513,63 @@ def test_markers_spare_the_listing() -> None:
 
 def test_a_file_in_a_folder_that_is_no_partition_yet_is_found() -> None:
     case = dead_write_without_markers()
-    (path,) = [path for path in list_data_files(case.bench.storage) if path.startswith("d2/")]
-    assert not case.bench.storage.exists("d2/.hoodie_partition_metadata")
-    act_with_lock(case.bench.storage, partial(rollback, case))
-    assert not case.bench.storage.exists(path)
+    (path,) = [path for path in list_data_files(case.built.storage) if path.startswith("d2/")]
+    assert not case.built.storage.exists("d2/.hoodie_partition_metadata")
+    act_with_lock(case.built.storage, partial(rollback, case))
+    assert not case.built.storage.exists(path)
 
 
 def test_the_files_of_others_are_not_ours_to_delete() -> None:
     case = dead_write_without_markers()
     foreign = f"d1/notes_{case.target.requested_at}.txt"
-    case.bench.storage.create(foreign, b"")
-    act_with_lock(case.bench.storage, partial(rollback, case))
-    assert case.bench.storage.exists(foreign)
+    case.built.storage.create(foreign, b"")
+    act_with_lock(case.built.storage, partial(rollback, case))
+    assert case.built.storage.exists(foreign)
 
 
 def begun(case: Case, plan: RollbackPlan) -> Instant:
     """A rollback that real Hudi might have begun, with its own way to write paths."""
-    requested = Instant(case.bench.tick(), Action.ROLLBACK, State.REQUESTED)
-    case.bench.put(requested, format_rollback_plan(plan))
+    requested = Instant(case.built.tick(), Action.ROLLBACK, State.REQUESTED)
+    case.built.put(requested, format_rollback_plan(plan))
     return requested
 
 
 def test_a_plan_of_another_process_is_ended_wherever_it_saw_the_table() -> None:
     case = dead_write_without_markers()
-    files = [path for path in list_data_files(case.bench.storage) if "/f_0-0-0_" in path]
+    files = [path for path in list_data_files(case.built.storage) if "/f_0-0-0_" in path]
     (dead,) = [path for path in files if case.target.requested_at in path]
     request = RollbackRequest(partition="d1", files=(f"file:/elsewhere/{dead}",))
     ref = InstantRef(case.target.requested_at, "commit")
     requested = begun(case, RollbackPlan(instant=ref, requests=(request,)))
-    done = act_with_lock(case.bench.storage, partial(rollback, case))
+    done = act_with_lock(case.built.storage, partial(rollback, case))
     assert isinstance(done, Instant)
     assert done.requested_at == requested.requested_at
-    assert all(case.target.requested_at not in path for path in list_data_files(case.bench.storage))
-    assert metadata_of(case.bench.storage, done).files_deleted == 2
+    assert all(case.target.requested_at not in path for path in list_data_files(case.built.storage))
+    assert metadata_of(case.built.storage, done).files_deleted == 2
 
 
 def test_a_plan_with_a_file_of_another_instant_is_corrupt() -> None:
     case = dead_write()
-    others = [p for p in list_data_files(case.bench.storage) if case.target.requested_at not in p]
+    others = [p for p in list_data_files(case.built.storage) if case.target.requested_at not in p]
     request = RollbackRequest(partition="d1", files=tuple(others))
     ref = InstantRef(case.target.requested_at, "commit")
     begun(case, RollbackPlan(instant=ref, requests=(request,)))
     with pytest.raises(CorruptError, match="another instant"):
-        act_with_lock(case.bench.storage, partial(rollback, case))
-    assert read_versions(case.bench.storage) == case.before
+        act_with_lock(case.built.storage, partial(rollback, case))
+    assert read_versions(case.built.storage) == case.before
 
 
 def test_a_plan_that_was_never_written_is_passed_over() -> None:
     case = dead_write()
-    case.bench.put(Instant(case.bench.tick(), Action.ROLLBACK, State.REQUESTED), b"")
-    snapshot = load_snapshot(case.bench.storage)
+    case.built.put(Instant(case.built.tick(), Action.ROLLBACK, State.REQUESTED), b"")
+    snapshot = load_snapshot(case.built.storage)
     assert pending_rollbacks(snapshot) == ()
     assert (
         resume_rollbacks(snapshot, time_generator(snapshot), ManualClock(), by_markers=True) == ()
     )
-    assert load_snapshot(case.bench.storage).timeline.pending() == (case.target,)
-    act_with_lock(case.bench.storage, partial(rollback, case))
-    assert read_versions(case.bench.storage) == case.after
+    assert load_snapshot(case.built.storage).timeline.pending() == (case.target,)
+    act_with_lock(case.built.storage, partial(rollback, case))
+    assert read_versions(case.built.storage) == case.after
 
 
 def test_a_rollback_whose_target_is_gone_completes() -> None:
@@ -580,7 +580,7 @@ def test_a_rollback_whose_target_is_gone_completes() -> None:
     def resume(snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> object:
         return resume_rollbacks(snapshot, times, clock, by_markers=True)
 
-    ended = act_with_lock(case.bench.storage, resume)
+    ended = act_with_lock(case.built.storage, resume)
     assert isinstance(ended, tuple)
     assert [i.requested_at for i in ended] == [requested.requested_at]
 
@@ -588,37 +588,37 @@ def test_a_rollback_whose_target_is_gone_completes() -> None:
 def test_what_a_writer_marked_after_it_was_rolled_back_goes_when_the_rollback_ends() -> None:
     case = dead_write()
     late = "20260101000000000"
-    stray = case.bench.base(G, versions(z=1), late, marked=True)
+    stray = case.built.base(G, versions(z=1), late, marked=True)
     begun(case, RollbackPlan(instant=InstantRef(late, "commit")))
-    snapshot = load_snapshot(case.bench.storage)
+    snapshot = load_snapshot(case.built.storage)
     resume_rollbacks(snapshot, time_generator(snapshot), ManualClock(), by_markers=True)
-    assert not case.bench.storage.exists(stray)
-    assert not [path for path in files_without_markers(case.bench.storage) if late in path]
+    assert not case.built.storage.exists(stray)
+    assert not [path for path in files_without_markers(case.built.storage) if late in path]
 
 
 def test_a_rollback_without_effect_is_withdrawn_once_others_have_written() -> None:
     case = cow_commit()
     ref = InstantRef(case.target.requested_at, "commit")
     begun(case, RollbackPlan(instant=ref))
-    case.bench.write({F: versions(a=5, b=1)})
+    case.built.write({F: versions(a=5, b=1)})
     with pytest.raises(InvalidError, match="later"):
-        act_with_lock(case.bench.storage, partial(rollback, case))
-    assert not load_snapshot(case.bench.storage).timeline.pending()
-    assert read_versions(case.bench.storage) == versions(a=5, b=1, c=2, x=2)
+        act_with_lock(case.built.storage, partial(rollback, case))
+    assert not load_snapshot(case.built.storage).timeline.pending()
+    assert read_versions(case.built.storage) == versions(a=5, b=1, c=2, x=2)
 
 
-def test_a_rollback_that_somebody_alive_runs_is_left_alone() -> None:
+def test_a_rollback_that_a_live_process_runs_is_left_alone() -> None:
     case = dead_write()
     ref = InstantRef(case.target.requested_at, "commit")
     requested = begun(case, RollbackPlan(instant=ref))
-    files = list_files(case.bench.storage)
-    snapshot = load_snapshot(case.bench.storage)
+    files = list_files(case.built.storage)
+    snapshot = load_snapshot(case.built.storage)
     alive = frozenset({requested.requested_at})
     ended = resume_rollbacks(
         snapshot, time_generator(snapshot), ManualClock(), by_markers=True, alive=alive
     )
     assert ended == ()
-    assert list_files(case.bench.storage) == files
+    assert list_files(case.built.storage) == files
 
 
 FAILED = """
@@ -650,11 +650,11 @@ def test_failed_writes(
 
 
 def test_a_table_in_another_place_of_the_timeline_is_rolled_back_there() -> None:
-    bench = BuiltTable()
-    update_properties(bench.storage, lambda p: {**p, "hoodie.timeline.path": "times"})
-    assert load_properties(bench.storage)["hoodie.timeline.path"] == "times"
-    dead = Instant(bench.tick(), Action.COMMIT, State.INFLIGHT)
-    bench.storage.create(f".hoodie/times/{dead.file_name}", b"")
-    act_with_lock(bench.storage, partial(rollback, Case(bench, dead, {}, {})))
-    names = [file.name for file in bench.storage.list_files(".hoodie/times")]
+    built = BuiltTable()
+    update_properties(built.storage, lambda p: {**p, "hoodie.timeline.path": "times"})
+    assert load_properties(built.storage)["hoodie.timeline.path"] == "times"
+    dead = Instant(built.tick(), Action.COMMIT, State.INFLIGHT)
+    built.storage.create(f".hoodie/times/{dead.file_name}", b"")
+    act_with_lock(built.storage, partial(rollback, Case(built, dead, {}, {})))
+    names = [file.name for file in built.storage.list_files(".hoodie/times")]
     assert [name.rpartition(".")[2] for name in names] == ["inflight", "requested", "rollback"]

@@ -60,44 +60,44 @@ def files_saved(storage: Storage, instant: Instant) -> list[str]:
 
 
 def test_the_newest_base_files_as_of_the_instant_are_saved() -> None:
-    bench = BuiltTable()
-    bench.write({F: versions(a=1), G: versions(b=1)})
-    middle = bench.write({F: versions(a=2)})
-    bench.write({F: versions(a=3), H: versions(c=3)})
-    found = files_saved(bench.storage, middle)
+    built = BuiltTable()
+    built.write({F: versions(a=1), G: versions(b=1)})
+    middle = built.write({F: versions(a=2)})
+    built.write({F: versions(a=3), H: versions(c=3)})
+    found = files_saved(built.storage, middle)
     assert [path.split("_")[0] for path in found] == ["d1/f", "d2/g"]
     assert middle.requested_at in found[0]
 
 
 def test_base_and_logs_are_saved_the_newest_log_first() -> None:
-    bench = BuiltTable("MERGE_ON_READ")
-    base = bench.write({F: versions(a=1)})
-    first, second = bench.write(logs={F: versions(a=2)}), bench.write(logs={F: versions(a=3)})
-    bench.write(logs={F: versions(a=4)})
+    built = BuiltTable("MERGE_ON_READ")
+    base = built.write({F: versions(a=1)})
+    first, second = built.write(logs={F: versions(a=2)}), built.write(logs={F: versions(a=3)})
+    built.write(logs={F: versions(a=4)})
     names = [f"d1/{LogFile('f', i.requested_at, 1, '0-0-0').name}" for i in (second, first)]
-    assert files_saved(bench.storage, second) == [f"d1/f_0-0-0_{base.requested_at}.parquet", *names]
+    assert files_saved(built.storage, second) == [f"d1/f_0-0-0_{base.requested_at}.parquet", *names]
 
 
 def test_what_a_pending_compaction_will_fold_in_is_saved() -> None:
-    bench = BuiltTable("MERGE_ON_READ")
-    base, log = bench.write({F: versions(a=1)}), bench.write(logs={F: versions(a=2)})
+    built = BuiltTable("MERGE_ON_READ")
+    base, log = built.write({F: versions(a=1)}), built.write(logs={F: versions(a=2)})
     plan = compaction_plan(compaction_operation(F, base, log))
-    bench.put(Instant(bench.tick(), Action.COMPACTION, State.REQUESTED), plan)
-    last = bench.write(logs={F: versions(a=3)})
-    assert len(files_saved(bench.storage, last)) == 3
+    built.put(Instant(built.tick(), Action.COMPACTION, State.REQUESTED), plan)
+    last = built.write(logs={F: versions(a=3)})
+    assert len(files_saved(built.storage, last)) == 3
 
 
 def test_a_group_that_was_replaced_later_is_saved() -> None:
-    bench = BuiltTable()
-    first = bench.write({F: versions(a=1)})
-    pending = bench.fail({H: versions(a=2)}, action="replacecommit")
-    stats = bench.stats(pending.requested_at, H, replaced={"d1": ("f",)})
-    done = bench.complete(pending, stats)
-    assert [path.split("_")[0] for path in files_saved(bench.storage, first)] == ["d1/f"]
-    assert [path.split("_")[0] for path in files_saved(bench.storage, done)] == ["d1/h"]
+    built = BuiltTable()
+    first = built.write({F: versions(a=1)})
+    pending = built.fail({H: versions(a=2)}, action="replacecommit")
+    stats = built.stats(pending.requested_at, H, replaced={"d1": ("f",)})
+    done = built.complete(pending, stats)
+    assert [path.split("_")[0] for path in files_saved(built.storage, first)] == ["d1/f"]
+    assert [path.split("_")[0] for path in files_saved(built.storage, done)] == ["d1/h"]
 
 
-def test_the_savepoint_tells_what_real_hudi_tells(golden: GoldenTables) -> None:
+def test_a_savepoint_records_what_real_hudi_records(golden: GoldenTables) -> None:
     storage = upload(golden["cow_savepoint"], MemoryStorage.fresh())
     (real,) = load_snapshot(storage).timeline.completed(Action.SAVEPOINT)
     theirs = saved(storage, real)
@@ -113,55 +113,55 @@ def test_the_savepoint_tells_what_real_hudi_tells(golden: GoldenTables) -> None:
 
 
 def _two_commits() -> tuple[BuiltTable, Instant]:
-    bench = BuiltTable()
-    first = bench.write({F: versions(a=1)})
-    bench.write({F: versions(a=2)})
-    return bench, first
+    built = BuiltTable()
+    first = built.write({F: versions(a=1)})
+    built.write({F: versions(a=2)})
+    return built, first
 
 
 def test_killed_anywhere_and_done_again_it_is_one_savepoint() -> None:
-    bench, first = _two_commits()
+    built, first = _two_commits()
     act = partial(save, first.requested_at)
-    assert act_with_lock(bench.storage, act) == act_with_lock(bench.storage, act)
+    assert act_with_lock(built.storage, act) == act_with_lock(built.storage, act)
     for storage in crashed_copies(_two_commits()[0].storage, act):
         assert read_versions(storage) == versions(a=2)
         act_with_lock(storage, act)
-        assert list_files(storage) == list_files(bench.storage)
+        assert list_files(storage) == list_files(built.storage)
 
 
 def test_killed_anywhere_while_it_is_deleted_nothing_else_is_touched() -> None:
-    bench, first = _two_commits()
-    before = list_files(bench.storage)
-    act_with_lock(bench.storage, partial(save, first.requested_at))
-    for storage in crashed_copies(bench.storage, partial(unsave, first.requested_at)):
+    built, first = _two_commits()
+    before = list_files(built.storage)
+    act_with_lock(built.storage, partial(save, first.requested_at))
+    for storage in crashed_copies(built.storage, partial(unsave, first.requested_at)):
         if [path for path in list_files(storage) if "savepoint" in path]:
             act_with_lock(storage, partial(unsave, first.requested_at))
         assert list_files(storage) == before
 
 
-def _pending(bench: BuiltTable) -> str:
-    return bench.fail({F: versions(a=2)}).requested_at
+def _pending(built: BuiltTable) -> str:
+    return built.fail({F: versions(a=2)}).requested_at
 
 
-def _cleaned(bench: BuiltTable) -> str:
-    first = bench.write({F: versions(a=1)})
-    bench.write({F: versions(a=2)})
-    (path,) = [p for p in list_data_files(bench.storage) if first.requested_at in p]
-    bench.clean(path)
+def _cleaned(built: BuiltTable) -> str:
+    first = built.write({F: versions(a=1)})
+    built.write({F: versions(a=2)})
+    (path,) = [p for p in list_data_files(built.storage) if first.requested_at in p]
+    built.clean(path)
     return first.requested_at
 
 
-def _about_to_be_cleaned(bench: BuiltTable) -> str:
-    first = bench.write({F: versions(a=1)})
-    bench.write({F: versions(a=2)})
+def _about_to_be_cleaned(built: BuiltTable) -> str:
+    first = built.write({F: versions(a=1)})
+    built.write({F: versions(a=2)})
     name = f"f_0-0-0_{first.requested_at}.parquet"
     plan = CleanPlan(policy="KEEP_LATEST_COMMITS", files={"d1": (CleanFile(path=f"/t/d1/{name}"),)})
-    bench.put(Instant(bench.tick(), Action.CLEAN, State.REQUESTED), format_clean_plan(plan))
+    built.put(Instant(built.tick(), Action.CLEAN, State.REQUESTED), format_clean_plan(plan))
     return first.requested_at
 
 
 REFUSED: dict[str, tuple[Callable[[BuiltTable], str], str]] = {
-    "an unknown instant": (lambda bench: "20250101000000000", "no such write"),
+    "an unknown instant": (lambda built: "20250101000000000", "no such write"),
     "a pending write": (_pending, "pending"),
     "an instant whose files were cleaned": (_cleaned, "cleaned"),
     "an instant whose files are about to be cleaned": (_about_to_be_cleaned, "about to be"),
@@ -170,12 +170,12 @@ REFUSED: dict[str, tuple[Callable[[BuiltTable], str], str]] = {
 
 @pytest.mark.parametrize(("make", "reason"), REFUSED.values(), ids=list(REFUSED))
 def test_refused(make: Callable[[BuiltTable], str], reason: str) -> None:
-    bench = BuiltTable()
-    instant = make(bench)
-    before = list_files(bench.storage)
+    built = BuiltTable()
+    instant = make(built)
+    before = list_files(built.storage)
     with pytest.raises(InvalidError, match=reason):
-        act_with_lock(bench.storage, partial(save, instant))
-    assert list_files(bench.storage) == before
+        act_with_lock(built.storage, partial(save, instant))
+    assert list_files(built.storage) == before
 
 
 def test_an_instant_that_cleaning_has_passed_is_refused(golden: GoldenTables) -> None:
@@ -195,17 +195,17 @@ def test_an_instant_that_cleaning_has_passed_is_refused(golden: GoldenTables) ->
 
 
 def test_what_was_cleaned_and_superseded_before_does_not_matter() -> None:
-    bench = BuiltTable()
-    first = bench.write({F: versions(a=1)})
-    second = bench.write({F: versions(a=2)})
-    (path,) = [p for p in list_data_files(bench.storage) if first.requested_at in p]
-    bench.clean(path)
-    assert [name.rpartition("_")[2] for name in files_saved(bench.storage, second)] == [
+    built = BuiltTable()
+    first = built.write({F: versions(a=1)})
+    second = built.write({F: versions(a=2)})
+    (path,) = [p for p in list_data_files(built.storage) if first.requested_at in p]
+    built.clean(path)
+    assert [name.rpartition("_")[2] for name in files_saved(built.storage, second)] == [
         f"{second.requested_at}.parquet"
     ]
 
 
-def test_deleting_a_savepoint_that_is_not_there_is_told() -> None:
-    bench, first = _two_commits()
+def test_deleting_a_savepoint_that_is_not_there_is_reported() -> None:
+    built, first = _two_commits()
     with pytest.raises(InvalidError, match="no savepoint"):
-        act_with_lock(bench.storage, partial(unsave, first.requested_at))
+        act_with_lock(built.storage, partial(unsave, first.requested_at))

@@ -1,4 +1,4 @@
-"""Completion and freshness of the two views, told from commits: histories and what they give."""
+"""Completion and freshness of the two views, computed from commits."""
 
 from __future__ import annotations
 
@@ -242,14 +242,16 @@ ALL: dict[str, tuple[Callable[[WrittenTable], None], ViewTimes]] = {
 
 
 @pytest.mark.parametrize(("history", "expected"), ALL.values(), ids=list(ALL))
-def test_what_is_told(history: Callable[[WrittenTable], None], expected: ViewTimes) -> None:
+def test_freshness_of_both_views(
+    history: Callable[[WrittenTable], None], expected: ViewTimes
+) -> None:
     table = tracked_table()
     history(table)
     assert view_times(table) == expected
 
 
 @pytest.mark.parametrize("history", [each for each, _ in ALL.values()], ids=list(ALL))
-def test_the_same_is_told_without_what_commits_keep(
+def test_freshness_is_the_same_without_what_commits_record(
     history: Callable[[WrittenTable], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tracked_table()
@@ -326,7 +328,7 @@ PARTITIONS |= {
 
 
 @pytest.mark.parametrize(("history", "first", "second"), PARTITIONS.values(), ids=list(PARTITIONS))
-def test_what_is_told_of_partitions(
+def test_what_is_reported_of_partitions(
     history: Callable[[WrittenTable], None], first: ViewTimes | None, second: ViewTimes | None
 ) -> None:
     table = tracked_table()
@@ -420,7 +422,7 @@ def test_event_times_in_the_future_are_flagged() -> None:
     assert table_freshness(table).snapshot.freshness == soon + 999
 
 
-def test_what_holds_back_is_told_the_worst_first() -> None:
+def test_blocking_log_files_are_reported_the_worst_first() -> None:
     table = tracked_table()
     base_and_log(table)
     late = table.upsert([tracked_row("b", 25)])

@@ -77,7 +77,7 @@ def test_times_grow_through_the_hour_that_comes_twice() -> None:
 
 
 @pytest.mark.parametrize("time", ["20261399000000000", "99999999999999999", "99991231235959999"])
-def test_a_time_that_none_can_follow_is_told(time: str) -> None:
+def test_a_time_without_a_successor_is_corrupt(time: str) -> None:
     source = TimeGenerator(ManualClock(), UTC, 0, after=time)
     with pytest.raises(CorruptError):
         source.next()

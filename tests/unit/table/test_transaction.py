@@ -1,4 +1,4 @@
-"""Transactions: what they ask of storage, whom they give way to, and what a crash leaves behind."""
+"""Transactions: their storage calls, their conflicts, and what a crash leaves behind."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from support.transactions import (
 
 
 def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
-    world = TransactionFixture()
-    storage = CountingStorage(world.storage)
-    transaction = begin_action(world.writer(storage=storage), "deltacommit")
+    fixture = TransactionFixture()
+    storage = CountingStorage(fixture.storage)
+    transaction = begin_action(fixture.writer(storage=storage), "deltacommit")
     at = transaction.instant
     assert storage.touched == [
         ("read", ".hoodie/hoodie.properties"),
@@ -74,23 +74,23 @@ def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
 
 
 def test_a_completed_write_is_on_the_timeline_and_leaves_nothing_else() -> None:
-    world = TransactionFixture()
-    transaction = begin_action(world.writer(OPTIMISTIC), "commit", requested=b"r", inflight=b"i")
+    fixture = TransactionFixture()
+    transaction = begin_action(fixture.writer(OPTIMISTIC), "commit", requested=b"r", inflight=b"i")
     metadata = write_files(transaction, "f1", base=True)
     done = transaction.commit(metadata)
     assert done.requested_at == transaction.instant
     assert (done.completed_at or "") > transaction.instant
-    assert sorted(world.names()) == sorted(
+    assert sorted(fixture.names()) == sorted(
         [
             f"{done.requested_at}.commit.requested",
             f"{done.requested_at}.inflight",
             done.file_name,
         ]
     )
-    assert world.storage.read(f"{TIMELINE}/{done.requested_at}.inflight") == b"i"
-    stored = parse_commit(world.storage.read(f"{TIMELINE}/{done.file_name}"))
+    assert fixture.storage.read(f"{TIMELINE}/{done.requested_at}.inflight") == b"i"
+    stored = parse_commit(fixture.storage.read(f"{TIMELINE}/{done.file_name}"))
     assert stored.file_groups() == metadata.file_groups()
-    assert world.left() == [f"p1/{BaseFile('f1', '0-0-0', done.requested_at).name}"]
+    assert fixture.leftovers() == [f"p1/{BaseFile('f1', '0-0-0', done.requested_at).name}"]
 
 
 COMPLETED = {
@@ -105,31 +105,31 @@ COMPLETED = {
 
 @pytest.mark.parametrize(("action", "completed"), COMPLETED.items())
 def test_every_action_completes_under_its_name(action: str, completed: str) -> None:
-    world = TransactionFixture()
-    done = begin_action(world.writer(), action).commit(CommitMetadata())
+    fixture = TransactionFixture()
+    done = begin_action(fixture.writer(), action).commit(CommitMetadata())
     assert done.action == completed
-    assert load_snapshot(world.storage).timeline.instants == (done,)
+    assert load_snapshot(fixture.storage).timeline.instants == (done,)
 
 
 def test_what_writes_nothing_is_no_transaction() -> None:
-    world = TransactionFixture()
+    fixture = TransactionFixture()
     with pytest.raises(InvalidError, match="actions that write"):
-        begin_action(world.writer(), "clean")
-    assert world.names() == []
+        begin_action(fixture.writer(), "clean")
+    assert fixture.names() == []
 
 
 def test_times_grow_even_if_the_clock_is_set_back() -> None:
-    world = TransactionFixture()
+    fixture = TransactionFixture()
     times = []
     for _ in range(3):
-        done = begin_action(world.writer(), "commit").commit(CommitMetadata())
+        done = begin_action(fixture.writer(), "commit").commit(CommitMetadata())
         times += [done.requested_at, done.completed_at or ""]
-        world.clock.advance(-3_600_000)
+        fixture.clock.advance(-3_600_000)
     assert times == sorted(set(times))
 
 
 def test_a_time_that_is_taken_is_passed_over() -> None:
-    world = TransactionFixture()
+    fixture = TransactionFixture()
 
     class Racing(CountingStorage):
         """Somebody who does not know our lock takes the first time that is asked for."""
@@ -139,51 +139,51 @@ def test_a_time_that_is_taken_is_passed_over() -> None:
                 self.inner.create(path, b"theirs")
             super().create(path, data)
 
-    writer = world.writer(OPTIMISTIC, Racing(world.storage))
+    writer = fixture.writer(OPTIMISTIC, Racing(fixture.storage))
     transaction = begin_action(writer, "deltacommit")
-    requested = [name for name in world.names() if name.endswith("requested")]
+    requested = [name for name in fixture.names() if name.endswith("requested")]
     assert len(requested) == 2
     assert requested[1].startswith(transaction.instant)
-    assert [f for f in world.left() if "heartbeat" in f] == [
+    assert [f for f in fixture.leftovers() if "heartbeat" in f] == [
         f".hoodie/.heartbeat/{transaction.instant}"
     ]
     transaction.abort()
 
 
 def test_files_of_failed_attempts_are_gone_before_the_write_is_seen() -> None:
-    world = TransactionFixture()
-    transaction = begin_action(world.writer(), "deltacommit")
+    fixture = TransactionFixture()
+    transaction = begin_action(fixture.writer(), "deltacommit")
     write_files(transaction, "f1")
     metadata = write_files(transaction, "f2")
     transaction.commit(metadata)
-    assert [path for path in world.left() if path.startswith("p1/")] == [
+    assert [path for path in fixture.leftovers() if path.startswith("p1/")] == [
         f"p1/{LogFile('f2', transaction.instant).name}"
     ]
     # The attempt has not reported: it may make its file once more.
     failed = f"p1/{LogFile('f1', transaction.instant).name}"
-    assert marked_files(world.storage, transaction.instant) == (failed,)
+    assert marked_files(fixture.storage, transaction.instant) == (failed,)
 
 
 def test_a_commit_may_not_list_files_that_are_not_its_own() -> None:
-    world = TransactionFixture()
-    transaction = begin_action(world.writer(), "deltacommit")
+    fixture = TransactionFixture()
+    transaction = begin_action(fixture.writer(), "deltacommit")
     other = LogFile("f1", "20200101000000000").name
     for path in (f"p1/{other}", "p1/notes.txt", None):
         stat = WriteStat(file_id="f1", path=path)
         with pytest.raises(InvalidError, match="not one of its own"):
             transaction.commit(CommitMetadata(stats={"p1": (stat,)}))
-    assert load_snapshot(world.storage).timeline.completed() == ()
+    assert load_snapshot(fixture.storage).timeline.completed() == ()
 
 
 def test_a_transaction_ends_once() -> None:
-    world = TransactionFixture()
-    first = begin_action(world.writer(), "commit")
+    fixture = TransactionFixture()
+    first = begin_action(fixture.writer(), "commit")
     first.commit(CommitMetadata())
     with pytest.raises(InvalidError, match="is over"):
         first.commit(CommitMetadata())
     with pytest.raises(InvalidError, match="roll it back"):
         first.abort()
-    second = begin_action(world.writer(), "commit")
+    second = begin_action(fixture.writer(), "commit")
     second.abort()
     second.abort()
     with pytest.raises(InvalidError, match="is over"):
@@ -197,44 +197,44 @@ def fail(begun: Transaction, work: Callable[[Transaction], object]) -> None:
 
 
 def test_a_block_that_fails_takes_its_write_back() -> None:
-    world = TransactionFixture()
+    fixture = TransactionFixture()
     with pytest.raises(ZeroDivisionError):
         fail(
-            begin_action(world.writer(OPTIMISTIC), "deltacommit"),
+            begin_action(fixture.writer(OPTIMISTIC), "deltacommit"),
             lambda begun: write_files(begun, "f1"),
         )
-    with begin_action(world.writer(OPTIMISTIC), "deltacommit") as begun:
+    with begin_action(fixture.writer(OPTIMISTIC), "deltacommit") as begun:
         write_files(begun, "f1")
-    assert world.names() == []
-    assert all(path.startswith(".hoodie/.temp/") for path in world.left())
+    assert fixture.names() == []
+    assert all(path.startswith(".hoodie/.temp/") for path in fixture.leftovers())
 
 
 def test_a_block_that_fails_when_all_attempts_have_reported_leaves_no_trace() -> None:
-    world = TransactionFixture()
-    begun = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+    fixture = TransactionFixture()
+    begun = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     with pytest.raises(ZeroDivisionError):
         fail(begun, lambda begun: begun.report(write_files(begun, "f1").files()))
-    assert world.names() == world.left() == []
+    assert fixture.names() == fixture.leftovers() == []
 
 
 def test_a_block_that_fails_after_it_completed_keeps_its_write() -> None:
-    world = TransactionFixture()
-    begun = begin_action(world.writer(), "deltacommit")
+    fixture = TransactionFixture()
+    begun = begin_action(fixture.writer(), "deltacommit")
     with pytest.raises(ZeroDivisionError):
         fail(begun, lambda begun: begun.commit(write_files(begun, "f1")))
-    assert len(load_snapshot(world.storage).timeline.completed_writes) == 1
-    assert world.left() == [f"p1/{LogFile('f1', begun.instant).name}"]
+    assert len(load_snapshot(fixture.storage).timeline.completed_writes) == 1
+    assert fixture.leftovers() == [f"p1/{LogFile('f1', begun.instant).name}"]
 
 
 # Others
 
 
-def test_somebody_else_in_the_same_group_is_a_conflict_also_for_a_lone_writer() -> None:
+def test_another_writer_of_the_same_group_is_a_conflict_also_without_a_lock() -> None:
     for options in ({}, OPTIMISTIC):
-        world = TransactionFixture()
+        fixture = TransactionFixture()
         # A lone writer takes what is pending for dead; here two do not know of each other.
         kept = {**options, "hoodie.clean.failed.writes.policy": "NEVER"}
-        slow, fast = (begin_action(world.writer(kept), "deltacommit") for _ in range(2))
+        slow, fast = (begin_action(fixture.writer(kept), "deltacommit") for _ in range(2))
         mine, theirs = write_files(slow, "f1", "f2"), write_files(fast, "f2")
         done = fast.commit(theirs)
         with pytest.raises(ConflictError, match="same file groups") as conflict:
@@ -245,25 +245,25 @@ def test_somebody_else_in_the_same_group_is_a_conflict_also_for_a_lone_writer() 
             "groups": (("p1", "f2"),),
         }
         slow.abort()
-        assert world.left() == [f"p1/{LogFile('f2', fast.instant).name}"]
-        assert load_snapshot(world.storage).timeline.instants == (done,)
+        assert fixture.leftovers() == [f"p1/{LogFile('f2', fast.instant).name}"]
+        assert load_snapshot(fixture.storage).timeline.instants == (done,)
 
 
 def test_writers_of_other_groups_complete_in_any_order() -> None:
-    world = TransactionFixture()
-    slow, fast = (begin_action(world.writer(OPTIMISTIC), "deltacommit") for _ in range(2))
+    fixture = TransactionFixture()
+    slow, fast = (begin_action(fixture.writer(OPTIMISTIC), "deltacommit") for _ in range(2))
     done = [fast.commit(write_files(fast, "f1")), slow.commit(write_files(slow, "f2"))]
-    assert load_snapshot(world.storage).timeline.by_completion == tuple(done)
+    assert load_snapshot(fixture.storage).timeline.by_completion == tuple(done)
 
 
 def test_writers_that_do_not_block_share_a_bucket() -> None:
-    world = TransactionFixture()
+    fixture = TransactionFixture()
     bucket = "00000003-0000-0000-0000-000000000000-0"
     options = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
-    slow, fast = (begin_action(world.writer(options), "deltacommit") for _ in range(2))
+    slow, fast = (begin_action(fixture.writer(options), "deltacommit") for _ in range(2))
     fast.commit(write_files(fast, bucket))
     slow.commit(write_files(slow, bucket))
-    assert len(load_snapshot(world.storage).timeline.completed_writes) == 2
+    assert len(load_snapshot(fixture.storage).timeline.completed_writes) == 2
 
 
 def later(transaction: Transaction, seconds: int = 1) -> str:
@@ -331,54 +331,54 @@ PENDING: dict[str, tuple[dict[tuple[str, State], bytes], str | None]] = {
 def test_a_base_file_gives_way_to_a_plan_that_came_later(
     files: dict[tuple[str, State], bytes], reason: str | None
 ) -> None:
-    world = TransactionFixture()
-    transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+    fixture = TransactionFixture()
+    transaction = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     metadata = write_files(transaction, "f1", base=True)
     for (action, state), data in files.items():
-        world.put(Instant(later(transaction), Action(action), state), data)
+        fixture.put(Instant(later(transaction), Action(action), state), data)
     if reason is None:
         transaction.commit(metadata)
     else:
         with pytest.raises(ConflictError, match=reason):
             transaction.commit(metadata)
         transaction.abort()
-        assert world.left() == []
+        assert fixture.leftovers() == []
 
 
-def test_who_was_rolled_back_cannot_complete() -> None:
-    world = TransactionFixture()
-    slow = begin_action(world.writer(), "deltacommit")
+def test_a_rolled_back_writer_cannot_commit() -> None:
+    fixture = TransactionFixture()
+    slow = begin_action(fixture.writer(), "deltacommit")
     metadata = write_files(slow, "f1")
-    begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
+    begin_action(fixture.writer(), "deltacommit").commit(CommitMetadata())
     with pytest.raises(ConflictError, match="rolled back by another writer"):
         slow.commit(metadata)
     slow.abort()
-    assert world.left() == []
+    assert fixture.leftovers() == []
 
 
 @pytest.mark.parametrize("state", [State.REQUESTED, State.INFLIGHT])
-def test_who_is_not_wholly_on_the_timeline_any_more_cannot_complete(state: State) -> None:
-    world = TransactionFixture()
-    transaction = begin_action(world.writer(), "deltacommit")
+def test_a_writer_whose_timeline_files_are_missing_cannot_commit(state: State) -> None:
+    fixture = TransactionFixture()
+    transaction = begin_action(fixture.writer(), "deltacommit")
     metadata = write_files(transaction, "f1")
     # Its rollback may be archived by now.
-    world.storage.delete(transaction.pending_path(state))
+    fixture.storage.delete(transaction.pending_path(state))
     with pytest.raises(ConflictError, match="rolled back by another writer"):
         transaction.commit(metadata)
     transaction.abort()
-    assert world.left() == world.names() == []
+    assert fixture.leftovers() == fixture.names() == []
 
 
 def test_files_that_were_written_while_the_rollback_went_on_are_withdrawn() -> None:
-    world = TransactionFixture()
-    slow = begin_action(world.writer(), "deltacommit")
-    begin_action(world.writer(), "deltacommit").abort()
+    fixture = TransactionFixture()
+    slow = begin_action(fixture.writer(), "deltacommit")
+    begin_action(fixture.writer(), "deltacommit").abort()
     metadata = write_files(slow, "f1")
-    world.storage.delete_folder(f".hoodie/.temp/{slow.instant}")
+    fixture.storage.delete_folder(f".hoodie/.temp/{slow.instant}")
     with pytest.raises(ConflictError):
         slow.commit(metadata)
     slow.abort()
-    assert world.left() == []
+    assert fixture.leftovers() == []
 
 
 TARGETS = {
@@ -391,54 +391,54 @@ TARGETS = {
 def test_a_rollback_that_has_only_begun_is_a_conflict(
     message: str, target: Callable[[Transaction, Instant], str]
 ) -> None:
-    world = TransactionFixture()
-    done = begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
-    transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+    fixture = TransactionFixture()
+    done = begin_action(fixture.writer(), "deltacommit").commit(CommitMetadata())
+    transaction = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     plan = RollbackPlan(instant=InstantRef(target(transaction, done), "deltacommit"))
     rollback = Instant(later(transaction), Action.ROLLBACK, State.REQUESTED)
-    world.put(rollback, format_rollback_plan(plan))
+    fixture.put(rollback, format_rollback_plan(plan))
     with pytest.raises(ConflictError, match=message):
         transaction.commit(write_files(transaction, "f1"))
     transaction.abort()
 
 
-def test_a_restore_meanwhile_is_a_conflict() -> None:
-    world = TransactionFixture()
-    transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
-    world.put(Instant(later(transaction), Action.RESTORE, State.INFLIGHT))
+def test_a_concurrent_restore_is_a_conflict() -> None:
+    fixture = TransactionFixture()
+    transaction = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
+    fixture.put(Instant(later(transaction), Action.RESTORE, State.INFLIGHT))
     with pytest.raises(ConflictError, match="restored"):
         transaction.commit(write_files(transaction, "f1"))
     transaction.abort()
 
 
-def test_a_rollback_of_somebody_else_does_no_harm() -> None:
-    world = TransactionFixture()
-    dead = begin_action(world.writer(OPTIMISTIC), "deltacommit")
-    mine = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+def test_a_rollback_by_another_process_does_no_harm() -> None:
+    fixture = TransactionFixture()
+    dead = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
+    mine = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     write_files(dead, "f1")
     dead.stop_heartbeat()
-    other = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+    other = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     assert [i.action for i in other.snapshot.timeline] == ["deltacommit", "rollback"]
     other.abort()
     mine.commit(write_files(mine, "f1"))
-    assert world.left_in_the_end() == [f"p1/{LogFile('f1', mine.instant).name}"]
+    assert fixture.leftovers_after_expiry() == [f"p1/{LogFile('f1', mine.instant).name}"]
 
 
 def test_a_writer_whose_heartbeat_expired_gives_up() -> None:
-    world = TransactionFixture()
-    transaction = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+    fixture = TransactionFixture()
+    transaction = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     metadata = write_files(transaction, "f1")
-    world.clock.advance(121_000)
+    fixture.clock.advance(121_000)
     with pytest.raises(ConflictError, match="heartbeat has expired"):
         transaction.commit(metadata)
     transaction.abort()
-    assert world.left() == world.names() == []
+    assert fixture.leftovers() == fixture.names() == []
 
 
-def test_nobody_sees_an_instant_without_its_heartbeat() -> None:
-    world = TransactionFixture()
-    storage = CountingStorage(world.storage)
-    transaction = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
+def test_no_instant_appears_before_its_heartbeat() -> None:
+    fixture = TransactionFixture()
+    storage = CountingStorage(fixture.storage)
+    transaction = begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
     steps = [path for method, path in storage.touched if method in {"create", "replace"}]
     ours = [path for path in steps if transaction.instant in path]
     assert [path.rpartition("/")[2] for path in ours] == [
@@ -449,13 +449,13 @@ def test_nobody_sees_an_instant_without_its_heartbeat() -> None:
     transaction.abort()
 
 
-def test_a_write_that_completed_and_was_archived_meanwhile_is_still_a_conflict() -> None:
-    world = TransactionFixture()
-    begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
-    old = begin_action(world.writer(OPTIMISTIC), "deltacommit")
-    mine = begin_action(world.writer(OPTIMISTIC), "deltacommit")
+def test_a_concurrent_write_that_was_archived_is_still_a_conflict() -> None:
+    fixture = TransactionFixture()
+    begin_action(fixture.writer(), "deltacommit").commit(CommitMetadata())
+    old = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
+    mine = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     done = old.commit(write_files(old, "f1"))
-    archive_instant(world, done)
+    archive_instant(fixture, done)
     with pytest.raises(ConflictError, match="same file groups"):
         mine.commit(write_files(mine, "f1"))
     mine.abort()
@@ -465,40 +465,40 @@ def test_a_write_that_completed_and_was_archived_meanwhile_is_still_a_conflict()
 
 
 def test_a_metadata_table_is_dropped_before_the_first_file() -> None:
-    world = TransactionFixture({METADATA_PARTITIONS: "files"})
-    world.storage.create(f"{METADATA_FOLDER}/files/f", b"")
-    transaction = begin_action(world.writer(), "deltacommit")
+    fixture = TransactionFixture({METADATA_PARTITIONS: "files"})
+    fixture.storage.create(f"{METADATA_FOLDER}/files/f", b"")
+    transaction = begin_action(fixture.writer(), "deltacommit")
     assert not has_metadata_table(transaction.snapshot.config)
-    assert not has_metadata_table(load_snapshot(world.storage).config)
-    assert world.left() == []
+    assert not has_metadata_table(load_snapshot(fixture.storage).config)
+    assert fixture.leftovers() == []
 
 
 def test_a_metadata_table_that_came_back_is_dropped_before_the_write_is_seen() -> None:
-    world = TransactionFixture()
-    transaction = begin_action(world.writer(), "deltacommit")
+    fixture = TransactionFixture()
+    transaction = begin_action(fixture.writer(), "deltacommit")
     update_properties(
-        world.storage, lambda properties: {**properties, METADATA_PARTITIONS: "files"}
+        fixture.storage, lambda properties: {**properties, METADATA_PARTITIONS: "files"}
     )
-    world.storage.create(f"{METADATA_FOLDER}/files/f", b"")
+    fixture.storage.create(f"{METADATA_FOLDER}/files/f", b"")
     transaction.commit(CommitMetadata())
-    assert not has_metadata_table(load_snapshot(world.storage).config)
-    assert world.left() == []
+    assert not has_metadata_table(load_snapshot(fixture.storage).config)
+    assert fixture.leftovers() == []
 
 
-def test_an_index_that_came_meanwhile_stops_the_write() -> None:
-    world = TransactionFixture()
-    transaction = begin_action(world.writer(), "deltacommit")
+def test_an_index_created_concurrently_fails_the_write() -> None:
+    fixture = TransactionFixture()
+    transaction = begin_action(fixture.writer(), "deltacommit")
     update_properties(
-        world.storage, lambda properties: {**properties, METADATA_PARTITIONS: "record_index"}
+        fixture.storage, lambda properties: {**properties, METADATA_PARTITIONS: "record_index"}
     )
     with pytest.raises(UnsupportedError, match="indexes"):
         transaction.commit(write_files(transaction, "f1"))
     transaction.abort()
-    assert world.left() == world.names() == []
+    assert fixture.leftovers() == fixture.names() == []
 
 
 def test_a_table_that_is_not_written_is_not_touched() -> None:
-    world = TransactionFixture({"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"})
-    storage = CrashingStorage(world.storage, survive=0)
+    fixture = TransactionFixture({"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"})
+    storage = CrashingStorage(fixture.storage, survive=0)
     with pytest.raises(UnsupportedError, match="column by column"):
-        begin_action(world.writer(storage=storage), "deltacommit")
+        begin_action(fixture.writer(storage=storage), "deltacommit")

@@ -57,18 +57,18 @@ class Unanswered(CountingStorage):
 
 
 def test_a_lost_answer_is_no_lost_commit() -> None:
-    world = TransactionFixture()
-    storage = Unanswered(world.storage, "create", ".deltacommit")
-    transaction = begin_action(world.writer(storage=storage), "deltacommit")
+    fixture = TransactionFixture()
+    storage = Unanswered(fixture.storage, "create", ".deltacommit")
+    transaction = begin_action(fixture.writer(storage=storage), "deltacommit")
     done = transaction.commit(write_files(transaction, "f1"))
-    assert load_snapshot(world.storage).timeline.completed_writes == (done,)
-    assert world.left() == [f"p1/{LogFile('f1', transaction.instant).name}"]
+    assert load_snapshot(fixture.storage).timeline.completed_writes == (done,)
+    assert fixture.leftovers() == [f"p1/{LogFile('f1', transaction.instant).name}"]
 
 
 def test_a_commit_that_storage_did_not_take_may_be_tried_again_under_its_name() -> None:
-    world = TransactionFixture()
-    storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
-    transaction = begin_action(world.writer(storage=storage), "deltacommit")
+    fixture = TransactionFixture()
+    storage = Unanswered(fixture.storage, "create", ".deltacommit", late=True)
+    transaction = begin_action(fixture.writer(storage=storage), "deltacommit")
     metadata = write_files(transaction, "f1")
     with pytest.raises(UnavailableError):
         transaction.commit(metadata)
@@ -76,83 +76,83 @@ def test_a_commit_that_storage_did_not_take_may_be_tried_again_under_its_name() 
     storage.on = False
     done = transaction.commit(metadata)
     assert tried.endswith(done.file_name)
-    assert load_snapshot(world.storage).timeline.completed_writes == (done,)
-    assert world.left() == [f"p1/{LogFile('f1', transaction.instant).name}"]
+    assert load_snapshot(fixture.storage).timeline.completed_writes == (done,)
+    assert fixture.leftovers() == [f"p1/{LogFile('f1', transaction.instant).name}"]
 
 
 def test_a_commit_that_arrives_late_is_found_by_the_next_try() -> None:
-    world = TransactionFixture()
-    storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
-    transaction = begin_action(world.writer(storage=storage), "deltacommit")
+    fixture = TransactionFixture()
+    storage = Unanswered(fixture.storage, "create", ".deltacommit", late=True)
+    transaction = begin_action(fixture.writer(storage=storage), "deltacommit")
     metadata = write_files(transaction, "f1")
     with pytest.raises(UnavailableError):
         transaction.commit(metadata)
     path = next(path for method, path in storage.touched if method == "read" and "_" in path)
-    world.storage.create(path, format_commit(metadata))
+    fixture.storage.create(path, format_commit(metadata))
     done = transaction.commit(CommitMetadata())
     assert path.endswith(done.file_name)
-    assert world.left() == [f"p1/{LogFile('f1', transaction.instant).name}"]
+    assert fixture.leftovers() == [f"p1/{LogFile('f1', transaction.instant).name}"]
 
 
 def test_what_may_have_completed_is_not_withdrawn() -> None:
-    world = TransactionFixture()
-    storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
-    transaction = begin_action(world.writer(storage=storage), "deltacommit")
+    fixture = TransactionFixture()
+    storage = Unanswered(fixture.storage, "create", ".deltacommit", late=True)
+    transaction = begin_action(fixture.writer(storage=storage), "deltacommit")
     metadata = write_files(transaction, "f1")
     with pytest.raises(UnavailableError):
         transaction.commit(metadata)
     transaction.abort()
-    assert len(world.left()) == 2
+    assert len(fixture.leftovers()) == 2
     # It stays for the next writer, who finds it pending.
-    begin_action(world.writer(), "deltacommit").abort()
-    assert world.left_in_the_end() == []
-    assert load_snapshot(world.storage).timeline.by_time == {}
+    begin_action(fixture.writer(), "deltacommit").abort()
+    assert fixture.leftovers_after_expiry() == []
+    assert load_snapshot(fixture.storage).timeline.by_time == {}
 
 
 def test_a_withdrawal_that_finds_the_write_completed_says_so() -> None:
-    world = TransactionFixture()
-    storage = Unanswered(world.storage, "create", ".deltacommit", late=True)
-    begun = begin_action(world.writer(storage=storage), "deltacommit")
+    fixture = TransactionFixture()
+    storage = Unanswered(fixture.storage, "create", ".deltacommit", late=True)
+    begun = begin_action(fixture.writer(storage=storage), "deltacommit")
     metadata = write_files(begun, "f1")
     with pytest.raises(UnavailableError):
         begun.commit(metadata)
     path = next(path for method, path in storage.touched if method == "read" and "_" in path)
-    world.storage.create(path, format_commit(metadata))
+    fixture.storage.create(path, format_commit(metadata))
     with pytest.raises(InvalidError, match="has completed"):
         begun.abort()
-    assert len(load_snapshot(world.storage).timeline.completed_writes) == 1
-    assert world.left() == [f"p1/{LogFile('f1', begun.instant).name}"]
+    assert len(load_snapshot(fixture.storage).timeline.completed_writes) == 1
+    assert fixture.leftovers() == [f"p1/{LogFile('f1', begun.instant).name}"]
 
 
 def test_markers_that_cannot_be_deleted_do_not_undo_a_commit() -> None:
-    world = TransactionFixture()
-    transaction = begin_action(world.writer(), "deltacommit")
-    transaction._storage = Unanswered(world.storage, "delete_many", ".CREATE']", late=True)
+    fixture = TransactionFixture()
+    transaction = begin_action(fixture.writer(), "deltacommit")
+    transaction._storage = Unanswered(fixture.storage, "delete_many", ".CREATE']", late=True)
     with pytest.warns(RuntimeWarning, match="markers of a completed write"):
         done = transaction.commit(write_files(transaction, "f1"))
-    assert load_snapshot(world.storage).timeline.completed_writes == (done,)
+    assert load_snapshot(fixture.storage).timeline.completed_writes == (done,)
 
 
-def test_a_write_that_cannot_be_taken_back_says_so_beside_the_error() -> None:
-    world = TransactionFixture()
-    storage = Unanswered(world.storage, "delete", ".inflight", late=True)
-    begun = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
+def test_a_write_that_cannot_be_rolled_back_says_so_beside_the_error() -> None:
+    fixture = TransactionFixture()
+    storage = Unanswered(fixture.storage, "delete", ".inflight", late=True)
+    begun = begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
     write_files(begun, "f1")
     with pytest.raises(ZeroDivisionError) as failed, begun:
         raise ZeroDivisionError
     assert "stays as it is" in failed.value.__notes__[0]
     # Its heart has stopped all the same, so the next writer can put it right.
-    begin_action(world.writer(OPTIMISTIC), "deltacommit").abort()
-    assert load_snapshot(world.storage).timeline.by_time == {}
-    assert world.left_in_the_end() == []
+    begin_action(fixture.writer(OPTIMISTIC), "deltacommit").abort()
+    assert load_snapshot(fixture.storage).timeline.by_time == {}
+    assert fixture.leftovers_after_expiry() == []
 
 
 def test_a_begin_that_fails_half_way_leaves_nothing() -> None:
-    world = TransactionFixture()
-    storage = Unanswered(world.storage, "create", ".inflight")
+    fixture = TransactionFixture()
+    storage = Unanswered(fixture.storage, "create", ".inflight")
     with pytest.raises(UnavailableError):
-        begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
-    assert world.names() == world.left() == []
+        begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
+    assert fixture.names() == fixture.leftovers() == []
 
 
 def created_and_refused(storage: Storage, path: str, data: bytes) -> None:
@@ -209,29 +209,29 @@ def test_killed_anywhere_a_write_is_whole_or_gone_after_the_next(
     work: Callable[[TransactionManager], None], after_effect: bool, options: Mapping[str, str]
 ) -> None:
     for survive in count():
-        world = TransactionFixture({METADATA_PARTITIONS: "files"})
-        world.storage.create(f"{METADATA_FOLDER}/files/f", b"")
-        crashing = CrashingStorage(world.storage, survive, after_effect=after_effect)
+        fixture = TransactionFixture({METADATA_PARTITIONS: "files"})
+        fixture.storage.create(f"{METADATA_FOLDER}/files/f", b"")
+        crashing = CrashingStorage(fixture.storage, survive, after_effect=after_effect)
         try:
-            work(world.writer(options, crashing))
+            work(fixture.writer(options, crashing))
         except Crash:
-            assert orphan_files(world.storage) == []
-            check_whole_or_gone(world, options)
+            assert orphan_files(fixture.storage) == []
+            check_whole_or_gone(fixture, options)
         else:
             assert survive > 10
             return
 
 
-def check_whole_or_gone(world: TransactionFixture, options: Mapping[str, str]) -> None:
+def check_whole_or_gone(fixture: TransactionFixture, options: Mapping[str, str]) -> None:
     # The heartbeat of the dead expires, and so does a lock that it held.
-    world.clock.advance(600_000)
-    world.storage.delete(".hoodie/lock")
-    transaction = begin_action(world.writer(options), "deltacommit")
+    fixture.clock.advance(600_000)
+    fixture.storage.delete(".hoodie/lock")
+    transaction = begin_action(fixture.writer(options), "deltacommit")
     snapshot = transaction.snapshot
     assert not snapshot.timeline.pending()
     committed = snapshot.timeline.completed_writes
     expected = {f"p1/{LogFile('f2', i.requested_at).name}" for i in committed}
-    assert {f.path for f in world.storage.list_tree("p1")} == expected
+    assert {f.path for f in fixture.storage.list_tree("p1")} == expected
     transaction.commit(write_files(transaction, "f2"))
     assert not snapshot.timeline.by_time or committed
 
@@ -239,15 +239,15 @@ def check_whole_or_gone(world: TransactionFixture, options: Mapping[str, str]) -
 @pytest.mark.parametrize("after_effect", [False, True])
 def test_killed_while_it_rolls_back_the_next_ends_it(after_effect: bool) -> None:
     for survive in count():
-        world = TransactionFixture()
-        dead = begin_action(world.writer(), "deltacommit")
+        fixture = TransactionFixture()
+        dead = begin_action(fixture.writer(), "deltacommit")
         write_files(dead, "f1")
-        crashing = CrashingStorage(world.storage, survive, after_effect=after_effect)
+        crashing = CrashingStorage(fixture.storage, survive, after_effect=after_effect)
         try:
-            complete_one(world.writer(storage=crashing))
+            complete_one(fixture.writer(storage=crashing))
         except Crash:
-            check_whole_or_gone(world, {})
-            rollbacks = [name for name in world.names() if name.endswith(".rollback")]
+            check_whole_or_gone(fixture, {})
+            rollbacks = [name for name in fixture.names() if name.endswith(".rollback")]
             assert 1 <= len(rollbacks) <= 2
         else:
             assert survive > 10
@@ -255,75 +255,77 @@ def test_killed_while_it_rolls_back_the_next_ends_it(after_effect: bool) -> None
 
 
 def test_what_a_zombie_writes_after_its_rollback_is_removed_by_the_next_writer() -> None:
-    world = TransactionFixture()
-    zombie = begin_action(world.writer(), "deltacommit")
-    begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
+    fixture = TransactionFixture()
+    zombie = begin_action(fixture.writer(), "deltacommit")
+    begin_action(fixture.writer(), "deltacommit").commit(CommitMetadata())
     write_files(zombie, "f1")
-    assert orphan_files(world.storage) != []
-    begin_action(world.writer(), "deltacommit").abort()
-    assert orphan_files(world.storage) == []
-    assert world.left_in_the_end() == []
+    assert orphan_files(fixture.storage) != []
+    begin_action(fixture.writer(), "deltacommit").abort()
+    assert orphan_files(fixture.storage) == []
+    assert fixture.leftovers_after_expiry() == []
 
 
 def test_what_a_zombie_writes_before_its_rollback_ends_is_removed_with_it() -> None:
     for survive in count():
-        world = TransactionFixture()
-        zombie = begin_action(world.writer(), "deltacommit")
-        crashing = CrashingStorage(world.storage, survive)
+        fixture = TransactionFixture()
+        zombie = begin_action(fixture.writer(), "deltacommit")
+        crashing = CrashingStorage(fixture.storage, survive)
         try:
-            begin_action(world.writer(storage=crashing), "deltacommit")
+            begin_action(fixture.writer(storage=crashing), "deltacommit")
         except Crash:
             write_files(zombie, "f1")
-            begin_action(world.writer(), "deltacommit").abort()
-            assert orphan_files(world.storage) == []
-            assert world.left_in_the_end() == []
+            begin_action(fixture.writer(), "deltacommit").abort()
+            assert orphan_files(fixture.storage) == []
+            assert fixture.leftovers_after_expiry() == []
         else:
             assert survive > 6
             return
 
 
-def test_strays_are_told_from_what_lives_what_is_done_and_what_is_archived() -> None:
-    world = TransactionFixture()
-    writer = world.writer(OPTIMISTIC)
+def test_orphan_files_are_distinguished_from_live_completed_and_archived_ones() -> None:
+    fixture = TransactionFixture()
+    writer = fixture.writer(OPTIMISTIC)
     begun = [begin_action(writer, "deltacommit") for _ in range(5)]
     older, archived, done, gone, pending = begun
     for transaction in (older, gone):
         transaction.abort()
     instants = [archived.commit(write_files(archived, "f0")), done.commit(write_files(done, "f1"))]
-    archive_instant(world, instants[0])
+    archive_instant(fixture, instants[0])
     for transaction in begun:
         write_files(transaction, "f2")
-    delete_orphan_files(load_snapshot(world.storage), HeartbeatSettings(), world.clock.now_ms())
-    data = {f.name for f in world.storage.list_files("p1")}
+    delete_orphan_files(load_snapshot(fixture.storage), HeartbeatSettings(), fixture.clock.now_ms())
+    data = {f.name for f in fixture.storage.list_files("p1")}
     kept = [LogFile("f0", archived.instant).name, LogFile("f1", done.instant).name]
     kept += [LogFile("f2", pending.instant).name]
     assert data == set(kept)
-    world.left_in_the_end()
-    assert world.storage.list_folders(".hoodie/.temp") == [f".hoodie/.temp/{pending.instant}"]
+    fixture.leftovers_after_expiry()
+    assert fixture.storage.list_folders(".hoodie/.temp") == [f".hoodie/.temp/{pending.instant}"]
     pending.abort()
 
 
-def test_markers_that_nobody_understands_are_left_alone() -> None:
-    world = TransactionFixture()
-    gone = begin_action(world.writer(), "deltacommit")
+def test_unknown_markers_are_left_alone() -> None:
+    fixture = TransactionFixture()
+    gone = begin_action(fixture.writer(), "deltacommit")
     gone.abort()
-    begin_action(world.writer(), "deltacommit").commit(CommitMetadata())
+    begin_action(fixture.writer(), "deltacommit").commit(CommitMetadata())
     foreign = f".hoodie/.temp/{gone.instant}/p1/{LogFile('f1', '1').name}.marker.CREATE"
-    world.storage.create(foreign, b"")
-    world.storage.create(".hoodie/.temp/notes/n", b"")
+    fixture.storage.create(foreign, b"")
+    fixture.storage.create(".hoodie/.temp/notes/n", b"")
     with pytest.warns(RuntimeWarning, match="may be left"):
-        delete_orphan_files(load_snapshot(world.storage), HeartbeatSettings(), world.clock.now_ms())
-    assert world.left() == [foreign, ".hoodie/.temp/notes/n"]
+        delete_orphan_files(
+            load_snapshot(fixture.storage), HeartbeatSettings(), fixture.clock.now_ms()
+        )
+    assert fixture.leftovers() == [foreign, ".hoodie/.temp/notes/n"]
 
 
 def test_the_options_of_hudi_make_a_writer() -> None:
-    world = TransactionFixture()
+    fixture = TransactionFixture()
     options = {
         **OPTIMISTIC,
         "hoodie.write.lock.wait_time_ms": "5",
         "hoodie.client.heartbeat.interval_in_ms": "7000",
     }
-    writer = world.writer(options)
+    writer = fixture.writer(options)
     assert writer.transaction.concurrency is Concurrency.OPTIMISTIC
     assert writer.transaction.failed_writes is FailedWritesPolicy.LAZY
     assert (writer.lock.wait_ms, writer.heartbeat.interval_ms) == (5, 7000)

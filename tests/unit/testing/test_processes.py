@@ -10,7 +10,7 @@ from lakewright.errors import UnavailableError
 from lakewright.testing.processes import Servers
 
 
-def test_a_server_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_server_that_ends_is_reported_with_its_last_output(tmp_path: Path) -> None:
     with Servers(tmp_path) as servers:
         servers.start("one", [sys.executable, "-c", "raise SystemExit('the port is taken')"])
         with pytest.raises(UnavailableError, match="the port is taken") as caught:

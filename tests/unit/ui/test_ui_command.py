@@ -54,7 +54,7 @@ def ui(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["ui", "--port", "0", *arguments])
 
 
-def test_it_tells_where_it_is(path: str, served: list[Any]) -> None:
+def test_it_prints_its_address(path: str, served: list[Any]) -> None:
     result = ui(path)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("written: http://127.0.0.1:")
@@ -119,9 +119,9 @@ def test_the_file_is_gone_when_a_signal_ends_the_server(
     browser.chmod(0o755)
     home = tmp_path / "temporary"
     home.mkdir()
-    told = {**os.environ, "BROWSER": str(browser), "TMPDIR": str(home)}
+    options = {**os.environ, "BROWSER": str(browser), "TMPDIR": str(home)}
     words = [*CLI_COMMAND, "ui", path, "--port", "0", "--json", "--open"]
-    with subprocess.Popen(words, env=told, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(words, env=options, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         token = json.loads(process.stdout.readline())["url"].partition("#token=")[2]
         wait_until((tmp_path / "told").exists)
@@ -159,7 +159,7 @@ def test_bad_input_ends_it_with_a_sentence(
     assert served == []
 
 
-def test_a_port_that_is_taken_is_told_of(path: str, served: list[Any]) -> None:
+def test_a_port_in_use_is_reported(path: str, served: list[Any]) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         result = ui(path, "--port", str(other.getsockname()[1]))
     assert (result.exit_code, "--port 0" in result.output) == (4, True), result.output

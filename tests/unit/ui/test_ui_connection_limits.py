@@ -183,7 +183,7 @@ def half_requests(port: int, count: int) -> Iterator[None]:
         yield
 
 
-def test_half_requests_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_requests_do_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a timer that would not end within any test."""
     monkeypatch.setattr(connection_limits, "REQUEST_S", 86_400)
     monkeypatch.setattr(connection_limits, "most_connections", lambda: 8)

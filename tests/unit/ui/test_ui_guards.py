@@ -1,4 +1,4 @@
-"""Who may ask the page's server, and for what."""
+"""Which requests the page's server allows."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_reading_and_writing_are_refused(
     assert reason in refused.reason
 
 
-def test_nobody_writes_where_writes_are_not_allowed() -> None:
+def test_no_process_writes_where_writes_are_not_allowed() -> None:
     refused = refusal("POST", OURS, Guard(TOKEN))
     assert refused is not None
     assert (refused.status, "--allow-writes" in refused.reason) == (403, True)

@@ -56,13 +56,13 @@ def client_of(*worlds: PlanFixture | WrittenTable, allow_writes: bool = True) ->
 
 
 @pytest.fixture
-def world() -> PlanFixture:
+def fixture() -> PlanFixture:
     return PlanFixture("compaction")
 
 
 @pytest.fixture
-def client(world: PlanFixture) -> Client:
-    return client_of(world)
+def client(fixture: PlanFixture) -> Client:
+    return client_of(fixture)
 
 
 def seen(client: Client, path: str, **parameters: Any) -> Any:
@@ -71,9 +71,9 @@ def seen(client: Client, path: str, **parameters: Any) -> Any:
     return answer.json()
 
 
-def test_tables_are_listed_with_those_that_cannot_be_opened(world: PlanFixture) -> None:
+def test_tables_are_listed_with_those_that_cannot_be_opened(fixture: PlanFixture) -> None:
     nowhere = WrittenTable(MemoryStorage.fresh())
-    found = seen(client_of(world, nowhere), "/api/tables")
+    found = seen(client_of(fixture, nowhere), "/api/tables")
     assert found["allow_writes"] is True
     good, bad = found["tables"]
     assert (good["number"], good["name"], good["type"]) == (0, "written", "MERGE_ON_READ")
@@ -82,11 +82,11 @@ def test_tables_are_listed_with_those_that_cannot_be_opened(world: PlanFixture) 
     assert bad["error"]
 
 
-def test_the_timeline_tells_kinds_times_and_what_was_done(
-    world: PlanFixture, client: Client
+def test_the_timeline_shows_actions_times_and_what_was_written(
+    fixture: PlanFixture, client: Client
 ) -> None:
-    at = world.schedule({})
-    world.execute(at)
+    at = fixture.schedule({})
+    fixture.execute(at)
     found = seen(client, f"{ONE}/timeline")["instants"]
     assert [each["kind"] for each in found] == ["deltacommit"] * 3 + ["compaction"]
     assert all(each["completed_ms"] > each["requested_ms"] for each in found)
@@ -111,16 +111,16 @@ def test_history_is_shown_if_asked_for() -> None:
     assert details["commit"]["inserted"] == 1
 
 
-def test_one_instant_in_full(world: PlanFixture, client: Client) -> None:
-    at = world.schedule()
+def test_one_instant_in_full(fixture: PlanFixture, client: Client) -> None:
+    at = fixture.schedule()
     plan = seen(client, f"{ONE}/instants/compaction/{at}")
     assert (plan["state"], plan["cancellable"]) == ("REQUESTED", True)
     assert [each["partition"] for each in plan["plan"]["operations"]] == [
         "2026-01-01",
         "2026-01-02",
     ]
-    world.execute(at)
-    after = client_of(world)
+    fixture.execute(at)
+    after = client_of(fixture)
     done = seen(after, f"{ONE}/instants/commit/{at}")
     assert (done["kind"], done["commit"]["operation"]) == ("compaction", "COMPACT")
     assert done["written_bytes"] > 0
@@ -179,12 +179,12 @@ def test_freshness_over_time() -> None:
     assert seen(client_of(PlanFixture("clustering")), f"{ONE}/freshness")["history"] == []
 
 
-def test_plans_tell_their_heartbeat(world: PlanFixture) -> None:
-    at = world.schedule()
-    client = client_of(world)
+def test_plans_show_their_heartbeat(fixture: PlanFixture) -> None:
+    at = fixture.schedule()
+    client = client_of(fixture)
     (plan,) = seen(client, f"{ONE}/plans")["pending"]
     assert (plan["cancellable"], plan["heartbeat"], plan["groups"]) == (True, None, 2)
-    world.storage.replace(f"{HEARTBEATS}/{at}", b"")
+    fixture.storage.replace(f"{HEARTBEATS}/{at}", b"")
     (plan,) = seen(client, f"{ONE}/plans")["pending"]
     # The heartbeat is of the table's clock, which stands long ago.
     assert plan["heartbeat"]["alive"] is False
@@ -211,23 +211,23 @@ def test_services_are_those_that_the_table_can_have(client: Client) -> None:
     assert names == ["clustering", "clean", "archive", "ttl"]
 
 
-def test_a_plan_is_cancelled(world: PlanFixture, client: Client) -> None:
-    at = world.schedule()
+def test_a_plan_is_cancelled(fixture: PlanFixture, client: Client) -> None:
+    at = fixture.schedule()
     answer = client.post(f"{ONE}/plans/{at}/cancel", headers=WITH_TOKEN, json={"reason": "later"})
     assert (answer.status_code, answer.json()["result"]) == (200, "removed")
-    world.assert_gone(at)
-    (told,) = world.rollbacks()
+    fixture.assert_rolled_back(at)
+    (told,) = fixture.rollbacks()
     assert (told.caused_by, told.reason) == ("request of the page", "later")
-    (shown,) = seen(client_of(world), f"{ONE}/plans")["rollbacks"]
+    (shown,) = seen(client_of(fixture), f"{ONE}/plans")["rollbacks"]
     assert shown["target"] == {"requested_at": at, "action": "compaction"}
 
 
-def test_a_plan_that_is_not_cancellable_stays(world: PlanFixture, client: Client) -> None:
-    at = world.schedule({})
+def test_a_plan_that_is_not_cancellable_stays(fixture: PlanFixture, client: Client) -> None:
+    at = fixture.schedule({})
     answer = client.post(f"{ONE}/plans/{at}/cancel", headers=WITH_TOKEN)
     assert answer.status_code == 400
     assert "not cancellable" in answer.json()["error"]
-    world.assert_kept(at)
+    fixture.assert_still_pending(at)
 
 
 REFUSED: dict[str, tuple[str, int, str]] = {
@@ -274,7 +274,7 @@ EVERY_LOOK = [
 
 
 @pytest.mark.parametrize("path", EVERY_LOOK)
-def test_nobody_looks_at_a_table_without_the_token_or_from_another_site(
+def test_a_table_is_not_shown_without_the_token_or_to_another_site(
     client: Client, path: str
 ) -> None:
     assert client.get(path, headers={}).status_code == 401
@@ -291,13 +291,13 @@ def test_the_page_itself_needs_no_token(client: Client, path: str) -> None:
     assert client.get(path, headers={}).status_code == 200
 
 
-def test_halves_of_characters_are_shown_by_their_number(world: PlanFixture) -> None:
+def test_halves_of_characters_are_shown_by_their_number(fixture: PlanFixture) -> None:
     path = ".hoodie/hoodie.properties"
-    spoilt = world.storage.read(path) + b"odd=\\udc80 \\ud83d\\ude00\n"
-    world.storage.replace(path, spoilt)
+    spoilt = fixture.storage.read(path) + b"odd=\\udc80 \\ud83d\\ude00\n"
+    fixture.storage.replace(path, spoilt)
     for name in (".hoodie.properties.crc", "hoodie.properties.crc"):
-        world.storage.delete(f".hoodie/{name}")
-    found = seen(client_of(world), f"{ONE}/properties")["properties"]
+        fixture.storage.delete(f".hoodie/{name}")
+    found = seen(client_of(fixture), f"{ONE}/properties")["properties"]
     assert [each["value"] for each in found if each["key"] == "odd"] == ["\\udc80 \U0001f600"]
 
 
@@ -327,12 +327,12 @@ POSTS: dict[str, tuple[str, dict[str, Any], int, str]] = {
 
 @pytest.mark.parametrize(("path", "more", "status", "reason"), POSTS.values(), ids=list(POSTS))
 def test_writing_is_refused(
-    world: PlanFixture, client: Client, path: str, more: dict[str, Any], status: int, reason: str
+    fixture: PlanFixture, client: Client, path: str, more: dict[str, Any], status: int, reason: str
 ) -> None:
-    at = world.schedule()
+    at = fixture.schedule()
     answer = client.post(path, **{"headers": WITH_TOKEN, **more})
     assert (answer.status_code, reason in answer.json()["error"]) == (status, True), answer.text
-    world.assert_kept(at)
+    fixture.assert_still_pending(at)
 
 
 @pytest.mark.parametrize(
@@ -343,9 +343,9 @@ def test_writing_is_refused(
     ],
 )
 def test_without_allow_writes_nothing_writes(
-    world: PlanFixture, ask: Callable[[Client], httpx.Response]
+    fixture: PlanFixture, ask: Callable[[Client], httpx.Response]
 ) -> None:
-    client = client_of(world, allow_writes=False)
+    client = client_of(fixture, allow_writes=False)
     answer = ask(client)
     assert answer.status_code == 403
     assert "--allow-writes" in answer.json()["error"]
@@ -367,27 +367,27 @@ def test_every_answer_has_the_headers_that_protect_it(client: Client, path: str)
     assert answer.headers["cache-control"] in ("no-cache", "no-store")
 
 
-def test_a_broken_table_is_told_of_and_others_go_on(world: PlanFixture) -> None:
+def test_a_broken_table_is_reported_and_others_go_on(fixture: PlanFixture) -> None:
     broken = PlanFixture("clustering")
     path = ".hoodie/hoodie.properties"
     broken.storage.replace(path, b"hoodie.table.name=broken\n")
-    client = client_of(world, broken)
+    client = client_of(fixture, broken)
     answer = client.get("/api/tables/1/timeline")
     assert answer.status_code == 500
     assert answer.json()["kind"] == "CorruptError"
     assert seen(client, f"{ONE}/timeline")["instants"]
 
 
-def test_broken_commits_do_not_take_the_timeline_away(world: PlanFixture) -> None:
+def test_broken_commits_do_not_take_the_timeline_away(fixture: PlanFixture) -> None:
     first, *_ = sorted(
-        f.path for f in world.storage.list_files(".hoodie/timeline") if "_" in f.name
+        f.path for f in fixture.storage.list_files(".hoodie/timeline") if "_" in f.name
     )
-    world.storage.replace(first, b"no Avro")
-    found = seen(client_of(world), f"{ONE}/timeline")["instants"]
+    fixture.storage.replace(first, b"no Avro")
+    found = seen(client_of(fixture), f"{ONE}/timeline")["instants"]
     assert ["operation" in each for each in found] == [False, True, True]
 
 
-def test_names_from_a_table_are_told_as_they_are() -> None:
+def test_names_from_a_table_are_reported_unchanged() -> None:
     table = WrittenTable()
     table.create(options={})
     table.upsert([row("a", day="<img src=x onerror=alert(1)>")])

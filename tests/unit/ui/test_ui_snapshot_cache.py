@@ -97,7 +97,7 @@ def test_pending_work_lists_nothing() -> None:
     assert not {"list_tree", "list_many"} & calls.keys()
 
 
-def test_whatever_happens_it_sees_what_somebody_new_sees() -> None:
+def test_a_cached_snapshot_always_shows_what_a_new_one_shows() -> None:
     seen = Watched()
     services = seen.table.services({"hoodie.compact.inline.max.delta.commits": "1"})
     steps: list[Callable[[], object]] = [

@@ -25,7 +25,7 @@ def test_it_goes_on_after_an_error() -> None:
     assert gc.isenabled()
 
 
-def test_who_had_it_off_keeps_it_off() -> None:
+def test_a_disabled_collector_stays_disabled() -> None:
     gc.disable()
     try:
         with gc_paused():

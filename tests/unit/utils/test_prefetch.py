@@ -31,7 +31,7 @@ def test_items_come_in_order_and_one_is_made_ahead() -> None:
     assert ended == [True]
 
 
-def test_who_stops_early_ends_the_making() -> None:
+def test_a_consumer_that_stops_early_ends_the_producer() -> None:
     made: list[int] = []
     ended: list[bool] = []
     before = threading.active_count()
@@ -43,6 +43,6 @@ def test_who_stops_early_ends_the_making() -> None:
     assert threading.active_count() == before
 
 
-def test_an_error_reaches_who_asks() -> None:
+def test_an_error_reaches_the_caller() -> None:
     with pytest.raises(ValueError, match="no numbers"):
         list(ahead(numbers([], [], -1)))

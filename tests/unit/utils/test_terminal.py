@@ -74,7 +74,7 @@ def test_warnings_and_bugs_are_harmless(capfd: pytest.CaptureFixture[str]) -> No
     assert UNSAFE.findall(told) == []
 
 
-def test_consoles_obey_nobody_but_themselves() -> None:
+def test_consoles_escape_all_control_characters_but_their_own() -> None:
     file = io.StringIO()
     console = SafeConsole(file=file, force_terminal=True, width=300, color_system="truecolor")
     table = Table()
@@ -133,9 +133,9 @@ def test_nothing_of_a_table_is_obeyed_by_a_terminal(hostile: Path, words: list[s
 def on_a_terminal(*words: str) -> str:
     """What a command prints on a terminal of its own."""
     ours, its = pty.openpty()
-    told = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
+    options = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
     with subprocess.Popen(
-        [*CLI_COMMAND, *words], stdin=its, stdout=its, stderr=its, env=told
+        [*CLI_COMMAND, *words], stdin=its, stdout=its, stderr=its, env=options
     ) as process:
         os.close(its)
         shown = b"".join(read_all(ours))

@@ -232,7 +232,7 @@ def test_tables_that_log_nothing_have_no_change_files() -> None:
 
 @pytest.mark.parametrize("table_type", [COW, MOR])
 @pytest.mark.parametrize("mode", MODES)
-def test_every_operation_is_told(table_type: str, mode: str) -> None:
+def test_every_operation_is_reported(table_type: str, mode: str) -> None:
     table = logging_table(table_type, mode)
     table.upsert([row(f"k{n}") for n in range(6)])
     table.upsert([row("k1", 2, "second"), row("k2", 0, "late"), row("n1", 1, "new")])
@@ -305,7 +305,7 @@ def test_change_files_of_attempts_that_were_given_up_go_when_the_write_completes
         create_marker(table.storage, pending.requested_at, stray[0], MarkerKind.CREATE)
         table.storage.create(stray[0], b"half")
 
-    table.upsert([row("a", 2)], meanwhile=attempt)
+    table.upsert([row("a", 2)], before_commit=attempt)
     assert stray[0] not in change_files(table)
     assert len(change_files(table)) == 1
 
@@ -319,7 +319,7 @@ def test_a_write_that_fails_leaves_no_change_file() -> None:
         raise InvalidError("no")
 
     with pytest.raises(InvalidError, match="no"):
-        table.upsert([row("a", 2)], meanwhile=fail)
+        table.upsert([row("a", 2)], before_commit=fail)
     kept = {path: data for path, data in files_of(table).items() if "/.temp/" not in path}
     assert kept == before
 

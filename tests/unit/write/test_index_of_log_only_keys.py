@@ -30,12 +30,12 @@ def planned_first(table: WrittenTable) -> None:
     assert table.services().execute(plan.requested_at)
 
 
-def meanwhile(table: WrittenTable) -> None:
+def planned_during_write(table: WrittenTable) -> None:
     """The compaction begins and ends while the key is being written again."""
     table.upsert(
         [row("k", 2, "again")],
         {"hoodie.write.num.retries.on.conflict.failures": "1"},
-        meanwhile=lambda: _assert_done(table.services(DUE).run("compaction")),
+        before_commit=lambda: _assert_done(table.services(DUE).run("compaction")),
     )
 
 
@@ -43,7 +43,7 @@ def _assert_done(done: object) -> None:
     assert done
 
 
-MOMENTS = {"the plan was there before": planned_first, "during the write": meanwhile}
+MOMENTS = {"the plan was there before": planned_first, "during the write": planned_during_write}
 
 
 def archived(table: WrittenTable) -> None:
@@ -93,7 +93,7 @@ def test_two_writers_do_not_both_bring_a_deleted_key_back() -> None:
         table.upsert([row("k", 2, "theirs")])
 
     with pytest.raises(ConflictError, match="compacted away"):
-        table.upsert([row("k", 3, "mine")], meanwhile=others)
+        table.upsert([row("k", 3, "mine")], before_commit=others)
     assert table.rows() == [row("k", 2, "theirs"), *OTHERS]
     table.upsert([row("k", 3, "mine")])
     assert table.rows() == [row("k", 3, "mine"), *OTHERS]

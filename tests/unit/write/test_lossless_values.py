@@ -168,7 +168,7 @@ ALLOWED: dict[str, tuple[tuple[str, ...], Mapping[str, str], list[dict[str, Any]
 
 
 @pytest.mark.parametrize(("fields", "options", "rows"), ALLOWED.values(), ids=list(ALLOWED))
-def test_values_that_paths_tell_apart_are_taken(
+def test_values_that_paths_distinguish_are_accepted(
     fields: tuple[str, ...], options: Mapping[str, str], rows: list[dict[str, Any]]
 ) -> None:
     table = several(partition_by=fields, options=options)

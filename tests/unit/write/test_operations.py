@@ -183,7 +183,7 @@ def test_deleting_partitions_by_patterns(table_type: str) -> None:
     assert not table.delete_partitions("note=DK/*")
 
 
-def test_inserting_keeps_duplicates_unless_told_otherwise() -> None:
+def test_inserting_keeps_duplicates_by_default() -> None:
     table = WrittenTable().create()
     table.write("INSERT", [row("a")])
     table.write("INSERT", [row("a", 2, "again")])
@@ -237,7 +237,7 @@ def test_rows_without_key_fields_get_keys_of_their_own() -> None:
     assert len(set(keys)) == 3
 
 
-def test_meta_columns_tell_where_a_row_comes_from() -> None:
+def test_meta_columns_name_the_file_and_commit_of_a_row() -> None:
     table = WrittenTable().create()
     first = table.upsert([row("a"), row("b")])
     second = table.upsert([row("b", 2, "second")])

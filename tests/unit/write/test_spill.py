@@ -1,4 +1,4 @@
-"""Work that tasks hand on."""
+"""Work that tasks defer to other tasks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_works_are_dealt_out_by_size(case: Deal) -> None:
     assert sorted(each.size for bundle in bundles for each in bundle) == sorted(case.sizes)
 
 
-def test_what_is_handed_on_is_done_until_nothing_is_left() -> None:
+def test_deferred_work_runs_until_nothing_is_left() -> None:
     answers = {
         "all": [WriteStatus(deferred=(work(1, "a"), work(2, "b")))],
         "a b": [WriteStatus(deferred=(work(3, "c"),)), WriteStatus()],
@@ -124,7 +124,7 @@ def history(options: dict[str, str], table_type: str, partition_by: tuple[str, .
 
 @pytest.mark.parametrize("partition_by", [("day",), ()], ids=["partitions", "no partitions"])
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
-def test_the_rows_do_not_depend_on_who_merges_them(
+def test_the_rows_do_not_depend_on_the_merging_process(
     table_type: str, partition_by: tuple[str, ...]
 ) -> None:
     own = ("_hoodie_commit_time", "_hoodie_record_key", "_hoodie_partition_path", *SCHEMA.names)
@@ -137,7 +137,7 @@ def test_the_rows_do_not_depend_on_who_merges_them(
     assert len(alone) == 27 + 4 - 6
 
 
-def test_handed_on_rows_are_put_aside_and_gone_when_the_write_is_complete() -> None:
+def test_spilled_rows_are_deleted_when_the_write_commits() -> None:
     counting = CountingStorage(WrittenTable().storage)
     table = WrittenTable(storage=counting).create()
     table.upsert([row(f"k{n}", 1, "first", DAYS[n % 3]) for n in range(9)])

@@ -29,8 +29,8 @@ def test_a_column_that_a_slow_writer_adds_is_not_hidden_by_a_later_one(kind: str
         table.upsert([row("b", day="2026-01-03")])
 
     with pytest.raises(ConflictError, match="old columns"):
-        table.write("UPSERT", [new], schema=WIDER, meanwhile=other)
-    table.write("UPSERT", [new], schema=WIDER, meanwhile=None)
+        table.write("UPSERT", [new], schema=WIDER, before_commit=other)
+    table.write("UPSERT", [new], schema=WIDER, before_commit=None)
     assert new in table.rows()
 
 
@@ -43,7 +43,7 @@ def test_a_column_that_a_slow_writer_adds_is_there_once_it_tries_again(kind: str
     def other() -> None:
         table.upsert([row("b", day="2026-01-03")])
 
-    table.write("UPSERT", [new], schema=WIDER, meanwhile=other)
+    table.write("UPSERT", [new], schema=WIDER, before_commit=other)
     assert new in table.rows()
 
 
@@ -56,7 +56,7 @@ def test_an_overwrite_and_an_upsert_do_not_both_insert_a_key(kind: str) -> None:
         table.upsert([row("k", 2)])
 
     with pytest.raises(ConflictError, match="same keys"):
-        table.write("INSERT_OVERWRITE", [row("k", 1)], meanwhile=other)
+        table.write("INSERT_OVERWRITE", [row("k", 1)], before_commit=other)
     assert table.rows() == [row("k", 2), row("z")]
 
 
@@ -70,5 +70,5 @@ def test_two_inserts_that_drop_duplicates_do_not_both_insert_a_key(kind: str) ->
         table.write("INSERT", [row("k", 2)])
 
     with pytest.raises(ConflictError, match="same keys"):
-        table.write("INSERT", [row("k", 1)], meanwhile=other)
+        table.write("INSERT", [row("k", 1)], before_commit=other)
     assert table.rows() == [row("k", 2), row("z")]

@@ -110,20 +110,22 @@ UNSUPPORTED = {
 
 
 @pytest.mark.parametrize(("key", "text"), UNSUPPORTED.values(), ids=list(UNSUPPORTED))
-def test_what_only_hudi_has_is_told_by_its_name(key: str, text: str) -> None:
+def test_what_only_hudi_has_is_reported_by_its_name(key: str, text: str) -> None:
     with pytest.raises(UnsupportedError, match=text):
         settings_from(WriteSettings, {key: text.lower()} if text.isupper() else {key: text})
 
 
 def test_filters_are_made_as_the_options_say() -> None:
     assert WriteSettings().bloom == BloomSettings()
-    told = {
+    options = {
         "hoodie.bloom.index.filter.type": "SIMPLE",
         "hoodie.index.bloom.num_entries": "10",
         "hoodie.index.bloom.fpp": "0.01",
         "hoodie.bloom.index.filter.dynamic.max.entries": "20",
     }
-    assert settings_from(WriteSettings, told).bloom == BloomSettings(BloomType.SIMPLE, 10, 0.01, 20)
+    assert settings_from(WriteSettings, options).bloom == BloomSettings(
+        BloomType.SIMPLE, 10, 0.01, 20
+    )
 
 
 def test_every_key_is_one_of_hudi_or_says_that_it_is_not() -> None:

@@ -1,4 +1,4 @@
-"""What becomes of the options that a write is given."""
+"""How the options of a write are resolved against those of the table."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ def test_keys_of_hudi_have_no_case_and_others_keep_theirs() -> None:
     assert checked.values == {"hoodie.table.name": "T", "_Note": "N"}
 
 
-def test_options_without_effect_are_told() -> None:
+def test_options_without_effect_are_reported() -> None:
     options = {"hoodie.metadata.enable": "true", "hoodie.metrics.jmx.port": "1"}
     ignored = check_write_options(options).ignored
     assert ignored == ("hoodie.metadata.enable", "hoodie.metrics.jmx.port")
 
 
-def test_services_that_are_asked_for_and_not_carried_out_are_told() -> None:
+def test_services_that_are_asked_for_and_not_carried_out_are_reported() -> None:
     options = {"Hoodie.Clustering.Async.Enabled": " TRUE "}
     served = {"hoodie.compact.inline": "true", "hoodie.partition.ttl.inline": "true"}
     checked = check_write_options({**options, **served})
@@ -190,7 +190,7 @@ def test_a_table_remembers_its_index_and_its_event_time() -> None:
     assert properties_to_persist(config, settings) == {}
 
 
-def test_what_a_write_is_told_goes_first() -> None:
+def test_options_of_a_write_take_precedence() -> None:
     config = table(event_time="ts")
     assert not write_settings(config, {TRACKED: "false"}).track_event_time
     assert write_settings(None, {BUCKETS: "3"}).buckets == 3
@@ -203,7 +203,7 @@ def test_an_event_time_that_is_not_tracked_is_not_remembered() -> None:
     assert write_settings(table(), {}).event_time is None
 
 
-def test_the_first_write_with_an_index_tells_what_the_table_must_remember() -> None:
+def test_the_first_write_with_an_index_stores_its_properties() -> None:
     bucket = WriteSettings(index_type=IndexType.BUCKET, buckets=4, bucket_hash_fields=("id",))
     told = {INDEX: "BUCKET", BUCKETS: "4", HASHED: "id", KEY: "id"}
     assert properties_to_persist(table(), bucket) == told

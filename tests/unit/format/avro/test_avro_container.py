@@ -123,7 +123,7 @@ def test_resolution(data: bytes, expected: dict[str, Any]) -> None:
     assert decode_record(data, RESTORE) == RECORD | expected
 
 
-def test_an_added_field_stands_last_and_is_passed_over_by_those_who_do_not_know_it() -> None:
+def test_an_added_field_is_last_and_is_ignored_by_readers_that_do_not_know_it() -> None:
     added = with_nullable_text(PLAN, "HoodieCompactionOperation", "nextBaseInstantTime")
     operation = {"baseInstantTime": "1", "fileId": "f", "nextBaseInstantTime": "2"}
     data = encode_record({"operations": [operation]}, added)

@@ -106,7 +106,7 @@ def test_users_say_where_to_go_on(text: str, expected: Checkpoint) -> None:
     assert (found.text, found.version, found.reset) == (expected.text, expected.version, text)
 
 
-def test_users_who_say_something_else_are_told() -> None:
+def test_a_start_that_is_no_checkpoint_of_cloud_objects_is_refused() -> None:
     with pytest.raises(InvalidError, match="not a checkpoint of cloud objects"):
         CloudObjectsSource(MemoryStorage.fresh(), {}).resume_from("resumeFromInstantTime:7")
 

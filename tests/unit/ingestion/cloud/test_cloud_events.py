@@ -186,7 +186,7 @@ def test_what_was_not_committed_comes_again() -> None:
     assert rows(s3(queue)) == first
 
 
-def test_messages_that_tell_nothing_are_deleted_at_once() -> None:
+def test_messages_without_new_objects_are_deleted_at_once() -> None:
     queue = FakeQueue(TEST_EVENT, s3_body(record(eventName="ObjectRemoved:Delete")))
     batch = s3(queue).next_batch(SPARK, None)
     assert batch.rows is None

@@ -1,4 +1,4 @@
-"""Objects in the hands of a worker: copied, checked, turned into what Spark reads."""
+"""Objects in a worker: copied, checked, converted to what Spark reads."""
 
 from __future__ import annotations
 
@@ -152,14 +152,14 @@ def test_avro_becomes_parquet(tmp_path: Path) -> None:
     assert rows == ROWS
 
 
-def test_damaged_avro_is_told_and_leaves_no_copy(tmp_path: Path) -> None:
+def test_damaged_avro_is_reported_and_leaves_no_copy(tmp_path: Path) -> None:
     for number, data in enumerate((b"hello", avro_bytes()[:-7])):
         found = prepared(tmp_path, f"{number}.avro", data, "avro", copied=True)
         assert found.problem is not None
     assert list(storage_for(tmp_path / "copies").list_tree("")) == []
 
 
-def test_a_name_that_no_storage_takes_is_told(tmp_path: Path) -> None:
+def test_a_name_that_no_storage_takes_is_reported(tmp_path: Path) -> None:
     assert "name" in (prepared(tmp_path, "a//b.json", None, "json").problem or "")
 
 

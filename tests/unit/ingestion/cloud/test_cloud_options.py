@@ -57,7 +57,7 @@ WRONG: dict[str, tuple[dict[str, str], type[LakewrightError]]] = {
 
 
 @pytest.mark.parametrize(("options", "error"), WRONG.values(), ids=list(WRONG))
-def test_wrong_options_are_told(options: dict[str, str], error: type[LakewrightError]) -> None:
+def test_wrong_options_are_reported(options: dict[str, str], error: type[LakewrightError]) -> None:
     path = {"hoodie.streamer.source.hoodieincr.path": "memory://events"}
     with pytest.raises(error):
         CloudObjectsSource.from_options({**path, **options})

@@ -90,14 +90,14 @@ def test_sqs_deletes_ten_at_a_time_and_never_nothing(monkeypatch: pytest.MonkeyP
     assert all(len({e["Id"] for e in entries}) == len(entries) for entries in sent)
 
 
-def test_a_message_that_sqs_does_not_delete_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_sqs_does_not_delete_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = {"Failed": [{"Id": "0", "Code": "ReceiptHandleIsInvalid"}]}
     queue, _ = sqs(monkeypatch, Recorder(delete_message_batch=failed))
     with pytest.warns(RuntimeWarning, match="ReceiptHandleIsInvalid"):
         queue.delete(["r"])
 
 
-def test_errors_of_sqs_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_sqs_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     denied = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "ReceiveMessage")
     queue, _ = sqs(monkeypatch, Recorder(receive_message=denied))
     with pytest.raises(InvalidError, match="refused"):

@@ -122,7 +122,7 @@ def test_a_load_of_a_table_that_merges_on_read_is_a_range_and_no_snapshot() -> N
         assert len(found.instants) == 3
 
 
-def test_an_events_table_that_nobody_has_written_to_brings_nothing() -> None:
+def test_an_events_table_without_commits_yields_no_batch() -> None:
     storage = MemoryStorage.fresh()
     create_table(storage, ManualClock(), TableSpec(name="events", record_key=("eventTime",)))
     after = Checkpoint("20260101000000001", Version.V2)

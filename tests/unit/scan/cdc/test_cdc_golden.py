@@ -1,4 +1,4 @@
-"""The change data of a table made by real Hudi is what real Hudi tells of it."""
+"""The change data of a table made by real Hudi is what real Hudi reads from it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def kinds(table: WrittenTable, since: Commit | None = None) -> list[str]:
 
 
 @BOTH
-def test_inserts_updates_and_deletes_are_told_apart(table_type: str) -> None:
+def test_inserts_updates_and_deletes_are_distinguished(table_type: str) -> None:
     table = table_of(table_type)
     first = table.upsert([row("a"), row("b"), row("c")])
     table.upsert([row("a", 2, "second"), row("n", 2, "new")])
@@ -118,7 +118,7 @@ def test_services_change_nothing() -> None:
     assert told(table, before) == ["u a third>fourth"]
 
 
-def test_a_write_that_completes_late_is_told_when_it_does() -> None:
+def test_a_write_that_completes_late_is_reported_when_it_completes() -> None:
     table = WrittenTable(
         options={**NO_SERVICES, "hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
     ).create(MOR, options={"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "1"})
@@ -128,7 +128,7 @@ def test_a_write_that_completes_late_is_told_when_it_does() -> None:
     def others() -> None:
         quick.append(table.upsert([row("a", 5, "quick")]))
 
-    table.upsert([row("a", 3, "slow"), row("b", 3, "slow")], meanwhile=others)
+    table.upsert([row("a", 3, "slow"), row("b", 3, "slow")], before_commit=others)
     assert told(table, first, quick[0]) == ["u a one>quick"]
     assert told(table, quick[0]) == ["u b one>slow"]
 
@@ -197,7 +197,7 @@ def compacted_between() -> tuple[WrittenTable, list[Commit]]:
     return table, commits
 
 
-def test_a_slice_that_a_compaction_made_meanwhile_tells_rows_from_before() -> None:
+def test_a_slice_of_a_concurrent_compaction_has_the_rows_from_before() -> None:
     table, commits = compacted_between()
     expected = ["u a second>third", "u b first>third"]
     assert sorted(told(table, commits[1])) == expected

@@ -296,7 +296,7 @@ def test_what_goes(case: Case) -> None:
     assert gone == [at(int(tick)) for tick in case.goes.split()]
 
 
-def test_the_reason_is_told() -> None:
+def test_the_reason_is_reported() -> None:
     found = plan(CASES["nothing goes past a pending write that is the oldest"])
     assert isinstance(found, Skip)
     assert found.reason == f"nothing can be archived: commit {at(0)} is pending"

@@ -1,4 +1,4 @@
-"""Archiving of small tables: nothing that anybody can ask of a table changes."""
+"""Archiving of small tables: no query of the table changes."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ SMALL = {**FEW, "hoodie.commits.archival.batch": "1", "hoodie.timeline.compactio
 
 
 def table_of(writes: int, kind: str = "COPY_ON_WRITE") -> BuiltTable:
-    bench = BuiltTable(kind)
-    bench.write({F: versions(a=0), G: versions(b=0)})
+    built = BuiltTable(kind)
+    built.write({F: versions(a=0), G: versions(b=0)})
     for version in range(1, writes):
         if kind == "COPY_ON_WRITE":
-            bench.write({F: versions(a=version)})
+            built.write({F: versions(a=version)})
         else:
-            bench.write(logs={F: versions(a=version)})
-    return bench
+            built.write(logs={F: versions(a=version)})
+    return built
 
 
 def entries(storage: Storage) -> list[ArchivedInstant]:
@@ -82,8 +82,8 @@ def answers(storage: Storage, every: int = 1) -> list[object]:
 
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 def test_history_has_what_the_timeline_had(kind: str) -> None:
-    bench = table_of(10, kind)
-    storage = bench.storage
+    built = table_of(10, kind)
+    storage = built.storage
     files = {path: storage.read(path) for path in list_files(storage) if path.startswith(TIMELINE)}
     before = answers(storage)
     timeline = load_snapshot(storage).timeline
@@ -101,62 +101,62 @@ def test_history_has_what_the_timeline_had(kind: str) -> None:
 
 
 def test_plans_are_kept_as_they_are() -> None:
-    bench = BuiltTable()
+    built = BuiltTable()
     requested = format_requested_replace(RequestedReplace(operation="INSERT_OVERWRITE"))
-    replacing = Instant(bench.tick(), Action.REPLACE_COMMIT, State.REQUESTED)
-    bench.put(replacing, requested)
-    done = Instant(replacing.requested_at, Action.REPLACE_COMMIT, completed_at=bench.tick())
-    bench.put(done, format_replace_commit(CommitMetadata(extra={"schema": "{}"})))
+    replacing = Instant(built.tick(), Action.REPLACE_COMMIT, State.REQUESTED)
+    built.put(replacing, requested)
+    done = Instant(replacing.requested_at, Action.REPLACE_COMMIT, completed_at=built.tick())
+    built.put(done, format_replace_commit(CommitMetadata(extra={"schema": "{}"})))
     for version in range(6):
-        bench.write({F: versions(a=version)})
-    upkeep = clean_and_archive(bench, FEW)
+        built.write({F: versions(a=version)})
+    upkeep = clean_and_archive(built, FEW)
     upkeep.clean()
-    bench.write({F: versions(a=7)})
-    clean = load_snapshot(bench.storage).timeline.completed(Action.CLEAN)[0]
-    plan = bench.storage.read(f"{TIMELINE}/{clean.requested_at}.clean.requested")
+    built.write({F: versions(a=7)})
+    clean = load_snapshot(built.storage).timeline.completed(Action.CLEAN)[0]
+    plan = built.storage.read(f"{TIMELINE}/{clean.requested_at}.clean.requested")
     for version in range(8, 12):
-        bench.write({F: versions(a=version)})
+        built.write({F: versions(a=version)})
     upkeep.clean()
     upkeep.archive()
-    found = {entry.requested_at: entry for entry in entries(bench.storage)}
+    found = {entry.requested_at: entry for entry in entries(built.storage)}
     assert found[done.requested_at].plan == requested
     assert found[clean.requested_at].plan == plan
     assert {entry.action for entry in found.values() if entry.plan is None} == {"commit"}
 
 
 def test_a_replacement_waits_for_the_cleaner() -> None:
-    bench = table_of(1)
-    done = Instant(bench.tick(), Action.REPLACE_COMMIT, completed_at=bench.tick())
-    metadata = CommitMetadata(replaced={"d2": ("g",)}, extra={"schema": bench.builder.avro_schema})
-    bench.put(done, format_replace_commit(metadata))
+    built = table_of(1)
+    done = Instant(built.tick(), Action.REPLACE_COMMIT, completed_at=built.tick())
+    metadata = CommitMetadata(replaced={"d2": ("g",)}, extra={"schema": built.builder.avro_schema})
+    built.put(done, format_replace_commit(metadata))
     for version in range(1, 8):
-        bench.write({F: versions(a=version)})
-    upkeep = clean_and_archive(bench, FEW)
+        built.write({F: versions(a=version)})
+    upkeep = clean_and_archive(built, FEW)
     upkeep.archive()
-    assert read_versions(bench.storage) == {"a": 7}
-    assert load_snapshot(bench.storage).timeline.completed_writes[0] == done
+    assert read_versions(built.storage) == {"a": 7}
+    assert load_snapshot(built.storage).timeline.completed_writes[0] == done
     upkeep.clean()
-    bench.write({F: versions(a=8)})
+    built.write({F: versions(a=8)})
     assert isinstance(upkeep.archive(), Commit)
-    assert load_snapshot(bench.storage).timeline.completed_writes[0] > done
-    assert read_versions(bench.storage) == {"a": 8}
+    assert load_snapshot(built.storage).timeline.completed_writes[0] > done
+    assert read_versions(built.storage) == {"a": 8}
 
 
 def test_levels_merge_and_old_states_of_history_go() -> None:
-    bench = table_of(4)
-    upkeep = clean_and_archive(bench, SMALL)
+    built = table_of(4)
+    upkeep = clean_and_archive(built, SMALL)
     for version in range(4, 24):
-        bench.write({F: versions(a=version)})
+        built.write({F: versions(a=version)})
         upkeep.archive()
-        assert read_versions(bench.storage)["a"] == version
-    manifest = load_manifest(bench.storage, HISTORY)
+        assert read_versions(built.storage)["a"] == version
+    manifest = load_manifest(built.storage, HISTORY)
     assert max(file.level for file in manifest.files) >= 3
-    names = [file.name for file in bench.storage.list_files(HISTORY)]
+    names = [file.name for file in built.storage.list_files(HISTORY)]
     manifests = [name for name in names if parse_manifest_name(name)]
     assert len(manifests) <= 3 + 4
     assert {file.name for file in manifest.files} <= set(names)
-    times = [entry.requested_at for entry in entries(bench.storage)]
-    kept = [i.requested_at for i in load_snapshot(bench.storage).timeline.completed_writes]
+    times = [entry.requested_at for entry in entries(built.storage)]
+    kept = [i.requested_at for i in load_snapshot(built.storage).timeline.completed_writes]
     assert len(times) == len(set(times))
     assert len(times) + len(kept) == 24
     assert times == sorted(times)
@@ -168,12 +168,12 @@ def test_levels_merge_and_old_states_of_history_go() -> None:
 def test_archiving_that_dies_is_ended_by_the_next(
     options: dict[str, str], after_effect: bool
 ) -> None:
-    bench = table_of(7, "MERGE_ON_READ")
-    clean_and_archive(bench, SMALL).archive()
+    built = table_of(7, "MERGE_ON_READ")
+    clean_and_archive(built, SMALL).archive()
     for version in range(7, 11):
-        bench.write(logs={F: versions(a=version)})
-    content = {path: bench.storage.read(path) for path in list_files(bench.storage)}
-    before = answers(bench.storage, every=100)
+        built.write(logs={F: versions(a=version)})
+    content = {path: built.storage.read(path) for path in list_files(built.storage)}
+    before = answers(built.storage, every=100)
     whole = MemoryStorage.fresh(content)
     options = {**options, "hoodie.compact.inline.max.delta.commits": "1"}
     options["hoodie.log.compaction.blocks.threshold"] = "1"
@@ -207,80 +207,80 @@ def timeline_of(storage: Storage) -> set[str]:
 
 
 def test_a_manifest_that_no_version_names_is_left_behind() -> None:
-    bench = table_of(8)
-    clean_and_archive(bench, FEW).archive()
-    bench.storage.create(
-        f"{HISTORY}/manifest_2", format_manifest(load_manifest(bench.storage, HISTORY))
+    built = table_of(8)
+    clean_and_archive(built, FEW).archive()
+    built.storage.create(
+        f"{HISTORY}/manifest_2", format_manifest(load_manifest(built.storage, HISTORY))
     )
     for version in range(8, 12):
-        bench.write({F: versions(a=version)})
-    clean_and_archive(bench, FEW).archive()
-    assert bench.storage.read(f"{HISTORY}/_version_") == b"3"
-    assert len(entries(bench.storage)) == 9
+        built.write({F: versions(a=version)})
+    clean_and_archive(built, FEW).archive()
+    assert built.storage.read(f"{HISTORY}/_version_") == b"3"
+    assert len(entries(built.storage)) == 9
 
 
 def test_a_file_that_no_manifest_lists_is_written_anew() -> None:
-    bench = table_of(8)
-    gone = load_snapshot(bench.storage).timeline.completed_writes[:5]
+    built = table_of(8)
+    gone = load_snapshot(built.storage).timeline.completed_writes[:5]
     name = ArchivedTimelineFile(gone[0].requested_at, gone[-1].requested_at, 0).name
     wrong = [ArchivedInstant(gone[0].requested_at, "1", "commit", b"", None)]
-    bench.storage.create(f"{HISTORY}/{name}", format_archived_file(wrong))
-    clean_and_archive(bench, FEW).archive()
-    assert [e.requested_at for e in entries(bench.storage)] == [i.requested_at for i in gone]
+    built.storage.create(f"{HISTORY}/{name}", format_archived_file(wrong))
+    clean_and_archive(built, FEW).archive()
+    assert [e.requested_at for e in entries(built.storage)] == [i.requested_at for i in gone]
 
 
 def test_files_of_withdrawn_writes_go_before_they_would_count() -> None:
-    bench = table_of(2)
-    at = bench.tick()
-    bench.base(F, versions(a=99), at, marked=True)
+    built = table_of(2)
+    at = built.tick()
+    built.base(F, versions(a=99), at, marked=True)
     for version in range(2, 10):
-        bench.write({F: versions(a=version)})
-    clean_and_archive(bench, FEW).archive()
-    assert not [path for path in files_without_markers(bench.storage) if at in path]
-    assert read_versions(bench.storage) == {"a": 9, "b": 0}
+        built.write({F: versions(a=version)})
+    clean_and_archive(built, FEW).archive()
+    assert not [path for path in files_without_markers(built.storage) if at in path]
+    assert read_versions(built.storage) == {"a": 9, "b": 0}
 
 
 def test_where_such_files_cannot_be_found_the_timeline_begins_before_them() -> None:
-    bench = table_of(3)
-    at = bench.tick()
-    bench.base(("d1", "stray"), versions(x=99), at)
-    bench.storage.create(f".hoodie/.temp/{at}/MARKERS.type", b"TIMELINE_SERVER_BASED")
-    bench.storage.create(f".hoodie/.temp/{at}/MARKERS0", b"d1/what is this")
+    built = table_of(3)
+    at = built.tick()
+    built.base(("d1", "stray"), versions(x=99), at)
+    built.storage.create(f".hoodie/.temp/{at}/MARKERS.type", b"TIMELINE_SERVER_BASED")
+    built.storage.create(f".hoodie/.temp/{at}/MARKERS0", b"d1/what is this")
     for version in range(3, 10):
-        bench.write({F: versions(a=version)})
+        built.write({F: versions(a=version)})
     with pytest.warns(RuntimeWarning, match="may be left"):
-        clean_and_archive(bench, FEW).archive()
-    start = load_snapshot(bench.storage).timeline.start
+        clean_and_archive(built, FEW).archive()
+    start = load_snapshot(built.storage).timeline.start
     assert start is not None
     assert start < at
-    assert read_versions(bench.storage) == {"a": 9, "b": 0}
+    assert read_versions(built.storage) == {"a": 9, "b": 0}
 
 
 def test_saved_commits_stay_when_archiving_goes_beyond() -> None:
-    bench = table_of(4)
-    saved = load_snapshot(bench.storage).timeline.completed_writes[1]
+    built = table_of(4)
+    saved = load_snapshot(built.storage).timeline.completed_writes[1]
     act_with_lock(
-        bench.storage,
+        built.storage,
         lambda now, times, clock: create_savepoint_locked(now, saved.requested_at, times, clock),
     )
-    bench.builder._clock += 100
+    built.builder._clock += 100
     for version in range(4, 10):
-        bench.write({F: versions(a=version)})
-    before = answers(bench.storage)
-    assert isinstance(clean_and_archive(bench, FEW).archive(), Commit)
-    assert load_snapshot(bench.storage).timeline.completed_writes[0] == saved
+        built.write({F: versions(a=version)})
+    before = answers(built.storage)
+    assert isinstance(clean_and_archive(built, FEW).archive(), Commit)
+    assert load_snapshot(built.storage).timeline.completed_writes[0] == saved
     beyond = {**FEW, "hoodie.archive.beyond.savepoint": "true"}
-    assert isinstance(clean_and_archive(bench, beyond).archive(), Commit)
-    assert saved in load_snapshot(bench.storage).timeline.completed_writes
-    assert answers(bench.storage) == before
+    assert isinstance(clean_and_archive(built, beyond).archive(), Commit)
+    assert saved in load_snapshot(built.storage).timeline.completed_writes
+    assert answers(built.storage) == before
 
 
 def test_a_table_with_a_metadata_table_is_left_to_real_hudi() -> None:
-    bench = table_of(8)
-    data = bench.storage.read(".hoodie/hoodie.properties")
+    built = table_of(8)
+    data = built.storage.read(".hoodie/hoodie.properties")
     more = b"\nhoodie.table.metadata.partitions=files\n"
-    bench.storage.replace(".hoodie/hoodie.properties", data + more)
-    found = clean_and_archive(bench, FEW).archive()
+    built.storage.replace(".hoodie/hoodie.properties", data + more)
+    found = clean_and_archive(built, FEW).archive()
     assert isinstance(found, Skip)
     assert "metadata table" in found.reason
 

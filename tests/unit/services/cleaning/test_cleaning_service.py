@@ -52,11 +52,11 @@ LISTINGS = {"list_files", "list_folders", "list_tree", "list_many"}
 
 def written(times: int = 3) -> BuiltTable:
     """A table whose first group was written several times, and another once."""
-    bench = BuiltTable()
-    bench.write({F: versions(a=1), G: versions(b=1)})
+    built = BuiltTable()
+    built.write({F: versions(a=1), G: versions(b=1)})
     for version in range(2, times + 1):
-        bench.write({F: versions(a=version)})
-    return bench
+        built.write({F: versions(a=version)})
+    return built
 
 
 def deleted(done: CleanMetadata | Skip) -> list[str]:
@@ -70,54 +70,54 @@ def base(group: tuple[str, str], write: Instant) -> str:
     return f"{group[0]}/{BaseFile(group[1], '0-0-0', write.requested_at).name}"
 
 
-def replace_groups(bench: BuiltTable, *replaced: tuple[str, str]) -> Instant:
+def replace_groups(built: BuiltTable, *replaced: tuple[str, str]) -> Instant:
     """A delete_partition of these groups."""
-    at = bench.tick()
-    done = Instant(at, Action.REPLACE_COMMIT, completed_at=bench.tick())
+    at = built.tick()
+    done = Instant(at, Action.REPLACE_COMMIT, completed_at=built.tick())
     taken: dict[str, tuple[str, ...]] = {}
     for partition, file_id in replaced:
         taken[partition] = (*taken.get(partition, ()), file_id)
     metadata = CommitMetadata(
-        replaced=taken, operation="DELETE_PARTITION", extra={"schema": bench.builder.avro_schema}
+        replaced=taken, operation="DELETE_PARTITION", extra={"schema": built.builder.avro_schema}
     )
-    bench.put(done, format_replace_commit(metadata))
+    built.put(done, format_replace_commit(metadata))
     return done
 
 
-def test_old_files_go_and_the_outcome_tells() -> None:
-    bench = written(4)
-    writes = load_snapshot(bench.storage).timeline.completed_writes
-    before = read_versions(bench.storage)
-    done = clean_and_archive(bench, ONE).clean()
+def test_old_files_are_deleted_and_reported() -> None:
+    built = written(4)
+    writes = load_snapshot(built.storage).timeline.completed_writes
+    before = read_versions(built.storage)
+    done = clean_and_archive(built, ONE).clean()
     assert isinstance(done, CleanMetadata)
     assert deleted(done) == [base(F, write) for write in writes[:2]]
     assert done.earliest_to_retain == writes[3].requested_at
     assert done.last_completed == writes[3].requested_at
-    assert read_versions(bench.storage) == before
-    assert sorted(list_data_files(bench.storage)) == sorted(
+    assert read_versions(built.storage) == before
+    assert sorted(list_data_files(built.storage)) == sorted(
         [base(F, writes[2]), base(F, writes[3]), base(G, writes[0])]
         + [f"{day}/{PARTITION_METADATA}" for day in ("d1", "d2")]
     )
 
 
 def test_plans_name_whole_paths_as_real_ones_do() -> None:
-    bench = written()
-    plan = clean_and_archive(bench, ONE).plan_clean()
+    built = written()
+    plan = clean_and_archive(built, ONE).plan_clean()
     assert isinstance(plan, CleanPlan)
-    first = load_snapshot(bench.storage).timeline.completed_writes[0]
-    assert plan.files == {"d1": (CleanFile(path=bench.storage.url(base(F, first))),)}
+    first = load_snapshot(built.storage).timeline.completed_writes[0]
+    assert plan.files == {"d1": (CleanFile(path=built.storage.url(base(F, first))),)}
     assert plan.earliest_to_retain is not None
     assert plan.earliest_to_retain.state == "COMPLETED"
     assert plan.version == 2
 
 
 def test_the_next_clean_lists_only_what_was_written_since() -> None:
-    bench = written()
-    storage = CountingStorage(bench.storage)
-    upkeep = clean_and_archive(bench, ONE, storage)
+    built = written()
+    storage = CountingStorage(built.storage)
+    upkeep = clean_and_archive(built, ONE, storage)
     upkeep.clean()
-    bench.write({G: versions(b=2)})
-    bench.write({H: versions(c=1)})
+    built.write({G: versions(b=2)})
+    built.write({H: versions(c=1)})
     storage.reset()
     done = upkeep.clean()
     writes = load_snapshot(storage).timeline.completed_writes
@@ -127,29 +127,29 @@ def test_the_next_clean_lists_only_what_was_written_since() -> None:
 
 
 def test_nothing_in_the_window_lists_nothing() -> None:
-    bench = written()
-    clean_and_archive(bench, ONE).clean()
-    bench.fail({G: versions(b=5)})
-    bench.write({H: versions(c=1)})
-    storage = CountingStorage(bench.storage)
-    upkeep = clean_and_archive(bench, ONE, storage)
-    sight = upkeep.sight()
+    built = written()
+    clean_and_archive(built, ONE).clean()
+    built.fail({G: versions(b=5)})
+    built.write({H: versions(c=1)})
+    storage = CountingStorage(built.storage)
+    upkeep = clean_and_archive(built, ONE, storage)
+    context = upkeep.planning_context()
     storage.reset()
     found = upkeep.plan_clean()
     assert isinstance(found, Skip)
     assert "nothing can have become due" in found.reason
-    assert sight.snapshot.timeline.pending(Action.COMMIT)
+    assert context.snapshot.timeline.pending(Action.COMMIT)
     listed = {path for method, path in storage.touched if method in LISTINGS}
     assert listed <= {TIMELINE}
 
 
 def test_a_table_that_only_grows_is_not_listed_for_ever() -> None:
-    bench = BuiltTable()
-    storage = CountingStorage(bench.storage)
-    upkeep = clean_and_archive(bench, ONE, storage)
+    built = BuiltTable()
+    storage = CountingStorage(built.storage)
+    upkeep = clean_and_archive(built, ONE, storage)
     results = []
     for number in range(20):
-        bench.write({(f"day{number}", f"f{number}"): versions(**{f"k{number}": 1})})
+        built.write({(f"day{number}", f"f{number}"): versions(**{f"k{number}": 1})})
         storage.reset()
         results.append(upkeep.clean())
         listed = {path for method, path in storage.touched if method in LISTINGS}
@@ -159,13 +159,13 @@ def test_a_table_that_only_grows_is_not_listed_for_ever() -> None:
 
 
 def test_a_clean_that_deletes_nothing_is_recorded_when_the_last_is_old() -> None:
-    bench = written()
-    bench.write({G: versions(b=2)})
-    upkeep = clean_and_archive(bench, {**ONE, "hoodie.write.empty.clean.interval.hours": "2"})
+    built = written()
+    built.write({G: versions(b=2)})
+    upkeep = clean_and_archive(built, {**ONE, "hoodie.write.empty.clean.interval.hours": "2"})
     assert deleted(upkeep.clean())
-    bench.write({H: versions(c=1)})
+    built.write({H: versions(c=1)})
     assert deleted(upkeep.clean())
-    bench.write({("d4", "i"): versions(d=1)})
+    built.write({("d4", "i"): versions(d=1)})
     assert isinstance(upkeep.clean(), Skip)
     upkeep.clock.advance(3 * 3_600_000)
     done = upkeep.clean()
@@ -174,13 +174,13 @@ def test_a_clean_that_deletes_nothing_is_recorded_when_the_last_is_old() -> None
 
 
 def test_filtered_partitions_are_made_up_for_by_the_next_clean() -> None:
-    bench = written()
-    bench.write({G: versions(b=2)})
-    bench.write({G: versions(b=3)})
-    writes = load_snapshot(bench.storage).timeline.completed_writes
-    upkeep = clean_and_archive(bench, ONE)
+    built = written()
+    built.write({G: versions(b=2)})
+    built.write({G: versions(b=3)})
+    writes = load_snapshot(built.storage).timeline.completed_writes
+    upkeep = clean_and_archive(built, ONE)
     assert deleted(upkeep.with_options(FILTERED).clean()) == [base(G, writes[0])]
-    bench.write({H: versions(c=1)})
+    built.write({H: versions(c=1)})
     assert set(deleted(upkeep.clean())) == {
         base(F, writes[0]),
         base(F, writes[1]),
@@ -189,113 +189,113 @@ def test_filtered_partitions_are_made_up_for_by_the_next_clean() -> None:
 
 
 def test_selected_partitions_are_all_that_is_listed() -> None:
-    bench = written()
-    storage = CountingStorage(bench.storage)
+    built = written()
+    storage = CountingStorage(built.storage)
     options = {
         **ONE,
         "hoodie.clean.partition.filter.selected": "d2, d1/",
         "hoodie.clean.incremental.enabled": "false",
     }
-    first = load_snapshot(bench.storage).timeline.completed_writes[0]
+    first = load_snapshot(built.storage).timeline.completed_writes[0]
     assert deleted(CleanAndArchive(storage, options).clean()) == [base(F, first)]
     listed = {path for method, path in storage.touched if method in LISTINGS}
     assert "" not in listed
 
 
 def test_saved_files_stay_until_the_savepoint_is_deleted() -> None:
-    bench = written(4)
-    first = load_snapshot(bench.storage).timeline.completed_writes[0]
+    built = written(4)
+    first = load_snapshot(built.storage).timeline.completed_writes[0]
     act_with_lock(
-        bench.storage,
+        built.storage,
         lambda now, times, clock: create_savepoint_locked(now, first.requested_at, times, clock),
     )
-    upkeep = clean_and_archive(bench, ONE)
+    upkeep = clean_and_archive(built, ONE)
     assert base(F, first) not in deleted(upkeep.clean())
-    bench.write({H: versions(c=1)})
+    built.write({H: versions(c=1)})
     assert isinstance(upkeep.clean(), CleanMetadata | Skip)
-    assert bench.storage.exists(base(F, first))
+    assert built.storage.exists(base(F, first))
     act_with_lock(
-        bench.storage, lambda now, times, clock: delete_savepoint_locked(now, first.requested_at)
+        built.storage, lambda now, times, clock: delete_savepoint_locked(now, first.requested_at)
     )
-    bench.write({H: versions(c=2)})
+    built.write({H: versions(c=2)})
     assert base(F, first) in deleted(upkeep.clean())
 
 
 def test_files_of_a_pending_compaction_stay_until_it_is_done() -> None:
-    bench = BuiltTable("MERGE_ON_READ")
-    first = bench.write({F: versions(a=1)})
-    log = bench.write(logs={F: versions(a=2)})
+    built = BuiltTable("MERGE_ON_READ")
+    first = built.write({F: versions(a=1)})
+    log = built.write(logs={F: versions(a=2)})
     plan = compaction_plan(compaction_operation(F, first, log))
-    pending = bench.fail({}, action="compaction", requested=plan)
+    pending = built.fail({}, action="compaction", requested=plan)
     for version in range(3, 6):
-        bench.write(logs={F: versions(a=version)})
-    upkeep = clean_and_archive(bench, VERSIONS)
-    before = set(list_files(bench.storage))
+        built.write(logs={F: versions(a=version)})
+    upkeep = clean_and_archive(built, VERSIONS)
+    before = set(list_files(built.storage))
     upkeep.clean()
-    assert set(before) <= {*list_files(bench.storage)}
-    bench.base(F, versions(a=2), pending.requested_at)
-    bench.complete(pending, bench.stats(pending.requested_at, F))
-    bench.write({H: versions(c=1)})
+    assert set(before) <= {*list_files(built.storage)}
+    built.base(F, versions(a=2), pending.requested_at)
+    built.complete(pending, built.stats(pending.requested_at, F))
+    built.write({H: versions(c=1)})
     assert sorted(deleted(upkeep.clean())) == sorted(
         [base(F, first), f"d1/.f_{log.requested_at}.log.1_0-0-0"]
     )
-    assert read_versions(bench.storage) == {"a": 5, "c": 1}
+    assert read_versions(built.storage) == {"a": 5, "c": 1}
 
 
 def test_a_replaced_group_of_a_pending_clustering_is_looked_at_again() -> None:
-    bench = written(1)
-    bench.write({G: versions(b=2)})
-    replace_groups(bench, F)
-    pending = bench.fail({}, action="clustering", requested=clustering_plan(F))
-    upkeep = clean_and_archive(bench, VERSIONS)
+    built = written(1)
+    built.write({G: versions(b=2)})
+    replace_groups(built, F)
+    pending = built.fail({}, action="clustering", requested=clustering_plan(F))
+    upkeep = clean_and_archive(built, VERSIONS)
     done = upkeep.clean()
     assert isinstance(done, CleanMetadata)
     assert list(done.partitions) == ["d2"]
     assert "held by clustering" in done.extra["lakewright.missing.reasons"]
     for state in (State.INFLIGHT, State.REQUESTED):
-        bench.storage.delete(
+        built.storage.delete(
             f"{TIMELINE}/{Instant(pending.requested_at, Action('clustering'), state)}"
         )
-    bench.write({H: versions(c=1)})
+    built.write({H: versions(c=1)})
     assert [path.split("/")[0] for path in deleted(upkeep.clean())] == ["d1"]
 
 
 def test_a_deleted_partition_disappears_from_the_table() -> None:
-    bench = written(1)
-    first = load_snapshot(bench.storage).timeline.completed_writes[0]
-    replace_groups(bench, G)
-    bench.write({F: versions(a=5)})
-    done = clean_and_archive(bench, ONE).clean()
+    built = written(1)
+    first = load_snapshot(built.storage).timeline.completed_writes[0]
+    replace_groups(built, G)
+    built.write({F: versions(a=5)})
+    done = clean_and_archive(built, ONE).clean()
     assert isinstance(done, CleanMetadata)
     assert done.partitions["d2"].is_partition_deleted
     assert base(G, first) in deleted(done)
-    assert not bench.storage.exists(f"d2/{PARTITION_METADATA}")
-    assert read_versions(bench.storage) == {"a": 5}
+    assert not built.storage.exists(f"d2/{PARTITION_METADATA}")
+    assert read_versions(built.storage) == {"a": 5}
 
 
-def test_a_deleted_partition_stays_if_somebody_began_to_write() -> None:
-    bench = written(1)
-    replace_groups(bench, G)
-    bench.write({F: versions(a=5)})
-    upkeep = clean_and_archive(bench, ONE)
+def test_a_deleted_partition_stays_if_a_write_began() -> None:
+    built = written(1)
+    replace_groups(built, G)
+    built.write({F: versions(a=5)})
+    upkeep = clean_and_archive(built, ONE)
     scheduled = upkeep.schedule_clean()
     assert isinstance(scheduled, Instant)
-    pending = bench.fail({})
+    pending = built.fail({})
     done = upkeep.execute_clean(scheduled.requested_at)
     assert not done.partitions["d2"].is_partition_deleted
     assert "d2" in done.extra["lakewright.missing.reasons"]
     # The writer found the partition there, and did not make it anew.
-    bench.base(("d2", "new"), versions(z=1), pending.requested_at)
-    bench.complete(pending, bench.stats(pending.requested_at, ("d2", "new")))
-    assert read_versions(bench.storage) == {"a": 5, "z": 1}
+    built.base(("d2", "new"), versions(z=1), pending.requested_at)
+    built.complete(pending, built.stats(pending.requested_at, ("d2", "new")))
+    assert read_versions(built.storage) == {"a": 5, "z": 1}
 
 
-def savepoint(bench: BuiltTable, first: Instant) -> None:
+def savepoint(built: BuiltTable, first: Instant) -> None:
     # Ours refuses while a clean is about to take the files; others do not ask.
     storage = MemoryStorage.fresh(
         {
-            path: bench.storage.read(path)
-            for path in list_files(bench.storage)
+            path: built.storage.read(path)
+            for path in list_files(built.storage)
             if ".clean" not in path
         }
     )
@@ -303,21 +303,21 @@ def savepoint(bench: BuiltTable, first: Instant) -> None:
         storage,
         lambda now, times, clock: create_savepoint_locked(now, first.requested_at, times, clock),
     )
-    for path in set(list_files(storage)) - set(list_files(bench.storage)):
-        bench.storage.create(path, storage.read(path))
+    for path in set(list_files(storage)) - set(list_files(built.storage)):
+        built.storage.create(path, storage.read(path))
 
 
-def plan_of_others(bench: BuiltTable, first: Instant) -> None:
-    bench.fail({}, action="clustering", requested=clustering_plan(F))
+def plan_of_others(built: BuiltTable, first: Instant) -> None:
+    built.fail({}, action="clustering", requested=clustering_plan(F))
 
 
-def rolled_back(bench: BuiltTable, first: Instant) -> None:
+def rolled_back(built: BuiltTable, first: Instant) -> None:
     """Real Hudi rolls back what it wants: all writes but the first are gone."""
-    for write in reversed(load_snapshot(bench.storage).timeline.completed_writes[1:]):
-        bench.storage.delete(f"{TIMELINE}/{write.file_name}")
-        for path in list_data_files(bench.storage):
+    for write in reversed(load_snapshot(built.storage).timeline.completed_writes[1:]):
+        built.storage.delete(f"{TIMELINE}/{write.file_name}")
+        for path in list_data_files(built.storage):
             if write.requested_at in path:
-                bench.storage.delete(path)
+                built.storage.delete(path)
 
 
 MEANWHILE: dict[str, Callable[[BuiltTable, Instant], None]] = {
@@ -331,27 +331,27 @@ MEANWHILE: dict[str, Callable[[BuiltTable, Instant], None]] = {
 def test_what_came_to_be_needed_after_the_plan_was_made_stays(
     happens: Callable[[BuiltTable, Instant], None],
 ) -> None:
-    bench = written(3)
-    first = load_snapshot(bench.storage).timeline.completed_writes[0]
-    upkeep = clean_and_archive(bench, ONE)
+    built = written(3)
+    first = load_snapshot(built.storage).timeline.completed_writes[0]
+    upkeep = clean_and_archive(built, ONE)
     scheduled = upkeep.schedule_clean()
     assert isinstance(scheduled, Instant)
-    happens(bench, first)
+    happens(built, first)
     done = upkeep.execute_clean(scheduled.requested_at)
     assert done.files_deleted == 0
-    assert bench.storage.exists(base(F, first))
+    assert built.storage.exists(base(F, first))
     assert "d1" in done.extra["lakewright.missing.reasons"]
 
 
 def test_a_write_whose_predecessor_was_cleaned_can_still_be_rolled_back_once() -> None:
-    bench = written(4)
-    clean_and_archive(bench, ONE).clean()
-    newest = load_snapshot(bench.storage).timeline.completed_writes[-1]
+    built = written(4)
+    clean_and_archive(built, ONE).clean()
+    newest = load_snapshot(built.storage).timeline.completed_writes[-1]
     act_with_lock(
-        bench.storage,
+        built.storage,
         lambda now, times, clock: rollback_locked(now, newest, times, clock, by_markers=False),
     )
-    assert read_versions(bench.storage) == {"a": 3, "b": 1}
+    assert read_versions(built.storage) == {"a": 3, "b": 1}
 
 
 def test_plans_of_real_hudi_are_executed_wherever_the_table_lies_now(
@@ -369,7 +369,7 @@ def test_plans_of_real_hudi_are_executed_wherever_the_table_lies_now(
         files={folder: (CleanFile(path=f"file:/elsewhere/{folder}/{old}"),)},
     )
     upkeep = CleanAndArchive(storage)
-    requested = Instant(upkeep.sight().instant, Action.CLEAN, State.REQUESTED)
+    requested = Instant(upkeep.planning_context().instant, Action.CLEAN, State.REQUESTED)
     storage.create(f"{TIMELINE}/{requested.file_name}", format_clean_plan(plan))
     assert upkeep.execute_clean(requested.requested_at).files_deleted == 1
     assert not storage.exists(f"{folder}/{old}")
@@ -377,55 +377,57 @@ def test_plans_of_real_hudi_are_executed_wherever_the_table_lies_now(
 
 
 def test_files_outside_of_the_table_are_not_deleted() -> None:
-    bench = written()
+    built = written()
     plan = CleanPlan(
         policy="KEEP_LATEST_COMMITS",
         files={"d1": (CleanFile(path="s3://elsewhere/x.parquet", is_bootstrap=True),)},
     )
-    upkeep = clean_and_archive(bench)
-    requested = Instant(upkeep.sight().instant, Action.CLEAN, State.REQUESTED)
-    bench.put(requested, format_clean_plan(plan))
+    upkeep = clean_and_archive(built)
+    requested = Instant(upkeep.planning_context().instant, Action.CLEAN, State.REQUESTED)
+    built.put(requested, format_clean_plan(plan))
     with pytest.raises(UnsupportedError, match="bootstrapped"):
         upkeep.execute_clean(requested.requested_at)
 
 
-def planned(bench: BuiltTable, partition: str, name: str) -> str:
+def planned(built: BuiltTable, partition: str, name: str) -> str:
     """A clean is requested whose plan names this file."""
     plan = CleanPlan(
         policy="KEEP_LATEST_COMMITS",
         files={partition: (CleanFile(path=f"/elsewhere/{partition}/{name}"),)},
         deleted_partitions=(partition,),
     )
-    requested = Instant(clean_and_archive(bench).sight().instant, Action.CLEAN, State.REQUESTED)
-    bench.put(requested, format_clean_plan(plan))
+    requested = Instant(
+        clean_and_archive(built).planning_context().instant, Action.CLEAN, State.REQUESTED
+    )
+    built.put(requested, format_clean_plan(plan))
     return requested.requested_at
 
 
 @pytest.mark.parametrize("name", ["notes.txt", PARTITION_METADATA, ".hidden", "f.csv"])
 def test_what_a_plan_names_and_is_no_data_file_stays(name: str) -> None:
-    bench = written()
-    if not bench.storage.exists(f"d1/{name}"):
-        bench.storage.create(f"d1/{name}", b"")
-    before = set(list_files(bench.storage))
-    done = clean_and_archive(bench).execute_clean(planned(bench, "d1", name))
+    built = written()
+    if not built.storage.exists(f"d1/{name}"):
+        built.storage.create(f"d1/{name}", b"")
+    before = set(list_files(built.storage))
+    done = clean_and_archive(built).execute_clean(planned(built, "d1", name))
     assert deleted(done) == []
     assert "no data file" in str(done.extra)
-    assert before <= set(list_files(bench.storage))
+    assert before <= set(list_files(built.storage))
 
 
 @pytest.mark.parametrize(
     "path", [".hoodie/hoodie.properties", ".hoodie/timeline/history/manifest_1"]
 )
 def test_a_plan_that_names_the_metadata_of_the_table_deletes_nothing(path: str) -> None:
-    bench = written()
-    if not bench.storage.exists(path):
-        bench.storage.create(path, b"")
+    built = written()
+    if not built.storage.exists(path):
+        built.storage.create(path, b"")
     partition, _, name = path.rpartition("/")
-    requested_at = planned(bench, partition, name)
-    before = set(list_files(bench.storage))
+    requested_at = planned(built, partition, name)
+    before = set(list_files(built.storage))
     with pytest.raises(CorruptError, match="the table's own metadata"):
-        clean_and_archive(bench).execute_clean(requested_at)
-    assert before <= set(list_files(bench.storage))
+        clean_and_archive(built).execute_clean(requested_at)
+    assert before <= set(list_files(built.storage))
 
 
 def test_golden_tables_are_cleaned_and_read_as_before(golden: GoldenTables) -> None:
@@ -437,25 +439,25 @@ def test_golden_tables_are_cleaned_and_read_as_before(golden: GoldenTables) -> N
 
 
 def partitions_deleted() -> Storage:
-    bench = written(3)
-    replace_groups(bench, G)
-    bench.write({F: versions(a=9)})
-    return bench.storage
+    built = written(3)
+    replace_groups(built, G)
+    built.write({F: versions(a=9)})
+    return built.storage
 
 
 def versions_of_logs() -> Storage:
-    bench = BuiltTable("MERGE_ON_READ")
-    first = bench.write({F: versions(a=1), G: versions(b=1)})
-    log = bench.write(logs={F: versions(a=2)})
-    at = bench.tick()
-    bench.put(
+    built = BuiltTable("MERGE_ON_READ")
+    first = built.write({F: versions(a=1), G: versions(b=1)})
+    log = built.write(logs={F: versions(a=2)})
+    at = built.tick()
+    built.put(
         Instant(at, Action.COMPACTION, State.REQUESTED),
         compaction_plan(compaction_operation(F, first, log)),
     )
-    bench.base(F, versions(a=2), at)
-    bench.complete(Instant(at, Action.COMPACTION, State.INFLIGHT), bench.stats(at, F))
-    bench.write({H: versions(c=1)}, {G: versions(b=2)})
-    return bench.storage
+    built.base(F, versions(a=2), at)
+    built.complete(Instant(at, Action.COMPACTION, State.INFLIGHT), built.stats(at, F))
+    built.write({H: versions(c=1)}, {G: versions(b=2)})
+    return built.storage
 
 
 CRASHES = {
@@ -494,15 +496,15 @@ def test_a_clean_that_dies_is_ended_by_the_next(
 
 
 def test_what_died_long_ago_is_swept_up() -> None:
-    bench = written(3)
+    built = written(3)
     dead = "20251231235959999"
-    bench.storage.create(f".hoodie/.heartbeat/{dead}", b"")
-    upkeep = clean_and_archive(bench, ONE)
-    status = bench.storage.status(f".hoodie/.heartbeat/{dead}")
+    built.storage.create(f".hoodie/.heartbeat/{dead}", b"")
+    upkeep = clean_and_archive(built, ONE)
+    status = built.storage.status(f".hoodie/.heartbeat/{dead}")
     assert status is not None
     upkeep.clock.advance(status.modified_ms + 3_600_000 - upkeep.clock.now_ms())
     upkeep.clean()
-    assert not bench.storage.exists(f".hoodie/.heartbeat/{dead}")
+    assert not built.storage.exists(f".hoodie/.heartbeat/{dead}")
 
 
 class Begun(CountingStorage):
@@ -523,41 +525,41 @@ class Begun(CountingStorage):
 
 
 def test_rows_of_a_writer_that_began_during_a_long_clean_stay() -> None:
-    bench = written(3)
-    storage = Begun(bench.storage)
-    upkeep = clean_and_archive(bench, ONE, storage)
-    status = bench.storage.status(".hoodie/hoodie.properties")
+    built = written(3)
+    storage = Begun(built.storage)
+    upkeep = clean_and_archive(built, ONE, storage)
+    status = built.storage.status(".hoodie/hoodie.properties")
     assert status is not None
     # All files of the writer are older than a heartbeat lasts by the time the clean sweeps.
     upkeep.clock.advance(status.modified_ms + 3_600_000 - upkeep.clock.now_ms())
     assert deleted(upkeep.clean())
-    assert bench.storage.exists(Begun.rows)
+    assert built.storage.exists(Begun.rows)
 
 
 def test_a_metadata_table_is_dropped_before_its_files_are() -> None:
-    bench = BuiltTable()
-    storage = bench.storage
+    built = BuiltTable()
+    storage = built.storage
     data = storage.read(".hoodie/hoodie.properties")
     storage.replace(
         ".hoodie/hoodie.properties", data + b"\nhoodie.table.metadata.partitions=files\n"
     )
     storage.create(".hoodie/metadata/x", b"")
-    bench.write({F: versions(a=1)})
-    bench.write({F: versions(a=2)})
-    bench.write({F: versions(a=3)})
+    built.write({F: versions(a=1)})
+    built.write({F: versions(a=2)})
+    built.write({F: versions(a=3)})
     assert len(deleted(CleanAndArchive(storage, ONE).clean())) == 1
     assert not storage.exists(".hoodie/metadata/x")
 
 
-def test_who_keeps_more_than_before_does_not_claim_what_is_gone() -> None:
-    bench = written(1)
-    bench.write({G: versions(b=2)})
+def test_a_longer_retention_does_not_claim_what_was_deleted() -> None:
+    built = written(1)
+    built.write({G: versions(b=2)})
     for version in range(2, 5):
-        bench.write({F: versions(a=version)})
-    upkeep = clean_and_archive(bench, ONE)
+        built.write({F: versions(a=version)})
+    upkeep = clean_and_archive(built, ONE)
     done = upkeep.with_options({"hoodie.clean.partition.filter.selected": "d1"}).clean()
     assert isinstance(done, CleanMetadata)
-    bench.write({F: versions(a=6)})
+    built.write({F: versions(a=6)})
     plan = upkeep.with_options({"hoodie.clean.commits.retained": "3"}).plan_clean()
     assert isinstance(plan, CleanPlan)
     assert list(plan.files) == ["d2"]

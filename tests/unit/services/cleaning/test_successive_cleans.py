@@ -1,10 +1,8 @@
-"""What one clean tells the next, and what two executors of one clean are to each other."""
+"""What one clean records for the next, and two executors of one clean."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,8 +11,8 @@ from lakewright.model.instant import Action, Instant, State
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import delete_planless_clean, files_being_cleaned, load_snapshot
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.storage import CountingStorage
 from lakewright.write.writer import Commit
+from support.concurrency import InterruptedAfter
 from support.tables import NO_SERVICES, WrittenTable, row
 
 QUIET = NO_SERVICES
@@ -40,7 +38,7 @@ def test_another_policy_does_not_forget_how_far_the_table_was_cleaned() -> None:
         assert (load_snapshot(table.storage).earliest_retained() or "") >= before
 
 
-def test_a_partition_that_was_held_is_not_forgotten_by_who_keeps_more() -> None:
+def test_a_partition_that_was_held_is_not_forgotten_by_a_clean_that_retains_more() -> None:
     table = WrittenTable(options=QUIET).create()
     for number in range(2):
         table.upsert([row("a", number, day="held"), row("a", number, day="free")])
@@ -67,22 +65,6 @@ def test_a_partition_that_was_held_is_not_forgotten_by_who_keeps_more() -> None:
     assert len(bases(table, "held")) == 1
 
 
-class Overtaken(CountingStorage):
-    """Lets somebody else do something right after a partition was listed."""
-
-    __slots__ = ("meanwhile",)
-
-    def __init__(self, inner: Any, meanwhile: Callable[[], None]) -> None:
-        super().__init__(inner)
-        self.meanwhile = [meanwhile]
-
-    def list_many(self, folders: Any) -> Any:
-        found = super().list_many(folders)
-        if self.meanwhile:
-            self.meanwhile.pop()()
-        return found
-
-
 def test_a_slow_executor_deletes_nothing_once_another_has_ended_the_clean() -> None:
     table = WrittenTable(options=QUIET).create()
     commits = [table.upsert([row("a", number, day="d")]) for number in range(3)]
@@ -96,13 +78,13 @@ def test_a_slow_executor_deletes_nothing_once_another_has_ended_the_clean() -> N
         table.services().execute(at)
         table.storage.create(f"d/{name}", data)
 
-    slow = replace(table, storage=Overtaken(table.storage, end_and_keep))
+    slow = replace(table, storage=InterruptedAfter(table.storage, "list_many", "", end_and_keep))
     with pytest.raises(ConflictError, match="by another process"):
         slow.services().execute(at)
     assert name in bases(table, "d")
 
 
-def test_a_clean_whose_plan_was_never_written_stops_nobody() -> None:
+def test_a_clean_whose_plan_was_never_written_blocks_no_service() -> None:
     table = WrittenTable(options=QUIET).create()
     commits = [table.upsert([row("a", number, day="d")]) for number in range(3)]
     empty = Instant("20270101000000000", Action.CLEAN, State.REQUESTED)

@@ -88,7 +88,7 @@ def test_layouts_have_several_spellings(text: str, layout: str) -> None:
     assert clustering_settings(options).ordering == Ordering(("a", "b"), Layout(layout))
 
 
-def test_what_a_plan_tells_gives_the_same_order_and_size_again() -> None:
+def test_the_parameters_of_a_plan_yield_the_same_order_and_size_again() -> None:
     options = {
         "hoodie.layout.optimize.strategy": "hilbert",
         **clustering_options(sort_columns="a,b", target_file_max_bytes=1000),

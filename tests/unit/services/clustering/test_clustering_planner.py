@@ -311,5 +311,5 @@ def test_commits_since_the_last_clustering(picture: str, expected: int) -> None:
     assert f"{expected} of {expected + 1} commits" in early.reason
 
 
-def test_nobody_waits_on_an_empty_timeline() -> None:
+def test_an_empty_timeline_needs_no_wait() -> None:
     assert check_clustering_trigger(Timeline(), 0) is None

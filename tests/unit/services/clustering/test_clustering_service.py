@@ -1,4 +1,4 @@
-"""Planning on tables: which partitions are looked at, and what the next plan is told."""
+"""Planning on tables: which partitions are listed, and what a plan records for the next."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_named_partitions_alone_are_listed_where_nothing_is_recorded() -> None:
     assert listed & {YESTERDAY, TODAY, ""} == {TODAY}
 
 
-def test_named_partitions_are_clustered_though_nobody_wrote_to_them() -> None:
+def test_named_partitions_are_clustered_without_new_writes() -> None:
     table = table_of(YESTERDAY, TODAY)
     ClusteredTable(table).run()
     write(table, TOMORROW)
@@ -242,7 +242,7 @@ def test_buckets_are_known_by_the_names_of_file_groups() -> None:
     table = WrittenTable(options=APART).create("MERGE_ON_READ", options=BUCKETS)
     table.upsert([row("a"), row("b")])
     clustered = ClusteredTable(table, {"hoodie.index.type": "SIMPLE"})
-    plan = clustered.service.plan(clustered.sight(instant="9" * 17))
+    plan = clustered.service.plan(clustered.planning_context(instant="9" * 17))
     assert isinstance(plan, Skip)
     assert "bucket index" in plan.reason
 

@@ -69,14 +69,14 @@ class Trips:
         return instant, plan
 
     def plan(self, instant: str | None = None, **options: str) -> CompactionPlan | Skip:
-        sight = PlanningContext(
+        context = PlanningContext(
             load_snapshot(self.storage),
             instant or self.builder.tick(),
             ManualClock().now_ms(),
             {**SOON, **_keys(options)},
         )
-        not_due = SERVICE.check_trigger(sight)
-        return not_due if not_due is not None else SERVICE.plan(sight)
+        not_due = SERVICE.check_trigger(context)
+        return not_due if not_due is not None else SERVICE.plan(context)
 
     def listed(self) -> set[str]:
         """The folders that were listed since the last look."""

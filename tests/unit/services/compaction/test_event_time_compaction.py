@@ -1,14 +1,12 @@
-"""Compaction by event time: nobody's answers change, and the fast view is complete to a time."""
+"""Compaction by event time: no query changes, and the read-optimized view is complete to a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 
-from lakewright.engine.local import LocalEngine
 from lakewright.errors import InvalidError
 from lakewright.model.instant import Instant
 from lakewright.model.plans import CANCELLABLE, EVENT_TIME_THRESHOLD, WIDENED, CompactionPlan, Skip
@@ -19,6 +17,7 @@ from lakewright.services.compaction.options import CompactionSettings
 from lakewright.services.compaction.planner import register_strategy
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.writer import Commit
+from support.concurrency import InterruptedEngine, once
 from support.event_times import EXACT_SPLIT, compact_before, event_row, event_time
 from support.queries import BUCKET_INDEX, NON_BLOCKING, SERVICE_OPTIONS, run_queries
 from support.tables import NO_SERVICES, OPTIMISTIC, WrittenTable
@@ -103,7 +102,7 @@ def overlapping(table: Trips) -> None:
         table.upsert([event_row("b", 2, day="2026-01-02")])
         table.upsert([event_row("c", 3, day="2026-01-03")])
 
-    table.upsert([event_row("a", 3)], meanwhile=others)
+    table.upsert([event_row("a", 3)], before_commit=others)
 
 
 def three_days(table: Trips) -> None:
@@ -145,7 +144,7 @@ def test_a_write_under_way_makes_it_an_ordinary_compaction() -> None:
         table.upsert([event_row("b", 2, day="2026-01-02")])
         plans.append(table.plan(2.5))
 
-    under_way = table.upsert([event_row("a", 3)], meanwhile=others)
+    under_way = table.upsert([event_row("a", 3)], before_commit=others)
     (plan,) = plans
     assert isinstance(plan, CompactionPlan)
     assert under_way.instant in plan.extra[WIDENED]
@@ -159,7 +158,7 @@ def test_a_write_that_begins_later_does_not_matter() -> None:
     plans: list[Commit | Skip] = []
     late = table.upsert(
         [event_row("b", 1, "late", "2026-01-02")],
-        meanwhile=lambda: plans.append(table.compact(2.5)),
+        before_commit=lambda: plans.append(table.compact(2.5)),
     )
     (done,) = plans
     assert isinstance(done, Commit)
@@ -287,17 +286,11 @@ def test_what_is_written_while_deletes_are_compacted_is_looked_at() -> None:
     services = table.services(compact_before(5))
     instant = services.schedule("compaction")
     assert not isinstance(instant, Skip)
-    act = [lambda: table.upsert([event_row("b", 3, "late")])]
-
-    class Interrupted(LocalEngine):
-        def map(self, do: Any, items: Any, size: Any) -> Any:
-            done = super().map(do, items, size)
-            if act:
-                act.pop()()
-            return done
-
-    done = replace(services, engine=Interrupted).execute(instant.requested_at)
-    assert not act
+    late: list[Commit] = []
+    upsert = once(lambda: late.append(table.upsert([event_row("b", 3, "late")])))
+    engine = InterruptedEngine(upsert)
+    done = replace(services, engine=lambda: engine).execute(instant.requested_at)
+    assert late
     assert table.notes() == {"a": "a2"}
     assert len(table.files_of(done.instant)) == 2
 
@@ -386,7 +379,7 @@ def test_a_pending_ordinary_compaction_keeps_its_groups() -> None:
     assert table.optimized() == {"a": "a2", "b": "b2", "c": "c0"}
 
 
-def test_delta_commits_in_history_tell_their_event_times() -> None:
+def test_archived_delta_commits_have_their_event_times() -> None:
     table = Trips().made()
     table.upsert([event_row("a", 0)])
     for hour in (1, 2, 6, 7, 8, 9):
@@ -569,7 +562,7 @@ def test_after_a_write_it_waits_for_its_trigger() -> None:
     assert compacted == [False] * 4 + [True] + [False] * 2
 
 
-def test_a_log_file_that_tells_no_time_is_taken() -> None:
+def test_a_log_file_without_event_times_is_compacted() -> None:
     table = Trips().made()
     table.upsert([event_row("a", 1), event_row("b", 1)])
     table.write("DELETE", [event_row("a", 1)])

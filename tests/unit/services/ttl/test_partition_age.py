@@ -107,7 +107,7 @@ def scene() -> Scene:
     return Scene(table.create("MERGE_ON_READ", options=TEN_DAYS), clock)
 
 
-def test_without_a_line_the_timeline_tells(scene: Scene) -> None:
+def test_without_a_line_the_timeline_has_the_update_time(scene: Scene) -> None:
     done = scene.put("p")
     found = scene.verdict()
     assert (found.reference, found.source) == (done.completed_at, ReferenceSource.TIMELINE)
@@ -141,14 +141,14 @@ def test_an_older_line_is_not(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("line", ["", "yesterday", "2026"])
-def test_a_line_that_is_no_time_tells_nothing(line: str, scene: Scene) -> None:
+def test_a_line_that_is_no_time_is_ignored(line: str, scene: Scene) -> None:
     scene.put("p")
     scene.line("p", line)
     scene.day(20)
     assert scene.verdict().source is ReferenceSource.TIMELINE
 
 
-def test_a_broken_metadata_file_tells_nothing(scene: Scene) -> None:
+def test_a_broken_metadata_file_is_ignored(scene: Scene) -> None:
     scene.put("p")
     scene.put("p2")
     scene.table.storage.replace(f"p/{PARTITION_METADATA}", b"commitTime")
@@ -156,7 +156,7 @@ def test_a_broken_metadata_file_tells_nothing(scene: Scene) -> None:
     assert scene.verdict("p2").source is ReferenceSource.TIMELINE
 
 
-def test_history_tells_where_the_line_is_missing(scene: Scene) -> None:
+def test_the_archived_timeline_has_the_update_time_where_the_line_is_missing(scene: Scene) -> None:
     done = scene.put("p")
     scene.archive()
     found = scene.verdict()
@@ -192,7 +192,7 @@ def test_a_savepoint_does_not_hide_what_was_written_after_it(scene: Scene) -> No
     assert not found.expired
 
 
-def test_who_is_at_work_in_a_partition_is_named(scene: Scene) -> None:
+def test_pending_work_in_a_partition_is_named(scene: Scene) -> None:
     scene.put("p1")
     scene.put("p2")
     scene.day(11)
@@ -203,7 +203,7 @@ def test_who_is_at_work_in_a_partition_is_named(scene: Scene) -> None:
         seen.update(writer=f"{writer.action} {writer.requested_at}")
         seen.update({p: scene.verdict(p).blocked_by for p in ("p1", "p2")})
 
-    scene.table.upsert([row("k", 5, day="p1")], meanwhile=look)
+    scene.table.upsert([row("k", 5, day="p1")], before_commit=look)
     assert seen == {"writer": seen["writer"], "p1": seen["writer"], "p2": ""}
 
 
@@ -371,8 +371,8 @@ def many(count: int) -> MemoryStorage:
 def test_ten_thousand_partitions_are_judged_in_a_few_calls() -> None:
     storage = many(10_000)
     counting = CountingStorage(storage)
-    sight = PlanningContext(load_snapshot(counting), "", 1_770_500_000_000)  # 2026-02-07
-    plan = PartitionTtl().plan(sight)
+    context = PlanningContext(load_snapshot(counting), "", 1_770_500_000_000)  # 2026-02-07
+    plan = PartitionTtl().plan(context)
     assert isinstance(plan, TtlPlan)
     assert (len(plan.partitions), len(plan.missing_partitions)) == (1000, 4000)
     assert counting.calls["read_many"] == 2

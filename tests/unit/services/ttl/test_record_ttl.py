@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.model.instant import parse_time
 from lakewright.model.plans import Skip
 from lakewright.model.ttl import ENABLED, MOST_PARTITIONS, POLICIES, TtlLevel, TtlPolicy, TtlUnit
@@ -20,6 +19,7 @@ from lakewright.services.ttl.service import explain
 from lakewright.table.properties import last_update_time, load_partition_metadata
 from lakewright.table.snapshot import load_snapshot
 from lakewright.write.writer import Commit
+from support.concurrency import InterruptedEngine, once
 from support.tables import NO_SERVICES, SCHEMA, WrittenTable, row
 
 DAY = 86_400
@@ -149,31 +149,26 @@ def test_deleting_rows_renews_no_partition() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_that_is_renewed_meanwhile_stays(kind: str) -> None:
+def test_a_row_that_a_concurrent_write_renews_stays(kind: str) -> None:
     several = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
     made = table(kind, event_time=True)
     made.upsert([event("a", 1), event("b", 1)])
     made.clock.sleep(10 * DAY)
     service = made.services(several)
-    sight = service.planning_context(load_snapshot(made.storage))
-    verdicts = explain(sight)
+    context = service.planning_context(load_snapshot(made.storage))
+    verdicts = explain(context)
     assert [(v.rows_before or "")[:8] for v in verdicts] == ["20260104"]
     acted: list[Commit] = []
 
-    class Interrupted(LocalEngine):
-        def scan(self, *asked: Any) -> ArrowRows:
-            found = super().scan(*asked)
-            if not acted:
-                acted.append(made.upsert([event("a", 9)], several))
-            return found
-
-    done = replace(service, engine=Interrupted).run("ttl")
+    renew = once(lambda: acted.append(made.upsert([event("a", 9)], several)))
+    engine = InterruptedEngine(after_scan=renew)
+    done = replace(service, engine=lambda: engine).run("ttl")
     assert acted
     assert isinstance(done, Commit)
     assert ids(made) == ["a"]
 
 
-def test_a_preview_tells_from_when_on_rows_stay() -> None:
+def test_a_preview_shows_from_when_on_rows_stay() -> None:
     made = table()
     made.upsert([row("a", day="p")])
     plan = made.services().preview("ttl")

@@ -1,4 +1,4 @@
-"""KEEP_BY_EVENT_TIME: the path of a partition tells how old it is."""
+"""KEEP_BY_EVENT_TIME: the path of a partition determines its age."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def partitions(
 @pytest.mark.parametrize("hive_style", [False, True], ids=["plain", "hive style"])
 @pytest.mark.parametrize(("prefix", "start"), PLACES.values(), ids=list(PLACES))
 @pytest.mark.parametrize(("format", "old", "cutoff", "young"), FORMATS.values(), ids=list(FORMATS))
-def test_paths_tell_the_time(
+def test_paths_contain_a_time(
     format: str, old: str, cutoff: str, young: str, prefix: str, start: int, hive_style: bool
 ) -> None:
     hours = format.endswith("HH")
@@ -120,7 +120,7 @@ def test_nothing_is_guessed(path: str, format: str, start: int, hive_style: bool
 
 @pytest.mark.parametrize("on", [False, True], ids=["kept", "expired"])
 @pytest.mark.parametrize("path", [NO_VALUE, f"{NO_VALUE}/11", f"2020-01-01/{NO_VALUE}"])
-def test_the_partition_without_a_value_goes_if_it_is_told_to(path: str, on: bool) -> None:
+def test_the_partition_without_a_value_expires_only_if_configured(path: str, on: bool) -> None:
     format = "yyyy-MM-dd/HH" if "/" in path else "yyyy-MM-dd"
     clock = ManualClock()
     columns = ("day", "note") if "/" in path else ("day",)
@@ -138,7 +138,7 @@ def test_the_partition_without_a_value_goes_if_it_is_told_to(path: str, on: bool
     assert len(table.rows()) == (0 if on else 1)
 
 
-def test_one_path_that_tells_nothing_fails_the_run() -> None:
+def test_one_path_without_a_time_fails_the_run() -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a", day="2020-01-01"), row("b", day="later")])
     told = {HUDI_DAYS: "1", HUDI_TYPE: "KEEP_BY_EVENT_TIME"}

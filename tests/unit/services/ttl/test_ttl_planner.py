@@ -278,7 +278,7 @@ SKIPS: dict[str, tuple[list[TtlDecision], str]] = {
 
 
 @pytest.mark.parametrize(("verdicts", "reason"), SKIPS.values(), ids=list(SKIPS))
-def test_nothing_goes_without_a_reason_told(verdicts: list[TtlDecision], reason: str) -> None:
+def test_nothing_expires_without_a_reason(verdicts: list[TtlDecision], reason: str) -> None:
     assert plan_ttl(verdicts, TtlSettings()) == Skip(reason)
 
 

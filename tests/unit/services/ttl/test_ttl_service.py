@@ -1,4 +1,4 @@
-"""TTL on tables: what goes, what stays, what stands in the way, and who wins a race."""
+"""TTL on tables: what expires, what stays, what blocks it, and concurrent writes."""
 
 from __future__ import annotations
 
@@ -312,12 +312,12 @@ def test_a_pending_plan_holds_its_partition_and_no_other(service: str) -> None:
     assert left(table) == set()
 
 
-def test_a_partition_that_somebody_writes_to_is_left_to_them() -> None:
+def test_a_partition_with_a_pending_write_is_left_alone() -> None:
     table = made()
     put(table, "p", "q")
     wait(table, 11)
     shown: list[Any] = []
-    table.upsert([row("k-p", 2, day="p")], meanwhile=lambda: shown.append(preview(table)))
+    table.upsert([row("k-p", 2, day="p")], before_commit=lambda: shown.append(preview(table)))
     (plan,) = shown
     assert plan.partitions == ("q",)
     assert "deltacommit" in plan.missing_reasons["p"]
@@ -343,7 +343,7 @@ def interrupted(table: WrittenTable, act: Callable[[], object]) -> Commit | Skip
         return run(table, SEVERAL)
 
 
-def test_who_writes_after_the_plan_keeps_the_partition() -> None:
+def test_a_write_after_the_plan_keeps_the_partition() -> None:
     table = made()
     put(table, "p", "q")
     wait(table, 11)
@@ -354,7 +354,7 @@ def test_who_writes_after_the_plan_keeps_the_partition() -> None:
 
 
 @pytest.mark.parametrize("key", ["k", "another"], ids=["an old row", "a row of a new file group"])
-def test_who_writes_while_the_partition_goes_keeps_it(key: str) -> None:
+def test_a_write_during_the_deletion_keeps_the_partition(key: str) -> None:
     table = made()
     put(table, "p", "q")
     wait(table, 11)
@@ -374,7 +374,7 @@ def test_who_writes_while_the_partition_goes_keeps_it(key: str) -> None:
     assert len(table.rows()) == (1 if key == "k" else 2)
 
 
-def test_who_plans_a_service_after_the_plan_keeps_the_partition() -> None:
+def test_a_service_planned_after_the_plan_keeps_the_partition() -> None:
     table = made()
     put(table, "p")
     put(table, "p", ts=2)
@@ -437,7 +437,7 @@ def test_partitions_of_several_levels(
     assert len(table.rows()) == 3 - len(gone)
 
 
-def test_the_commit_tells_who_and_by_which_policies() -> None:
+def test_the_commit_records_by_what_and_by_which_policies() -> None:
     table = made(policy("p*", 10), policy("q", 5))
     put(table, "p1", "p2", "q", "r")
     wait(table, 11)
@@ -464,7 +464,7 @@ GONE: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize(("options", "told"), GONE.values(), ids=list(GONE))
-def test_it_is_told_when_files_are_gone(options: dict[str, str], told: str) -> None:
+def test_a_preview_shows_when_the_files_will_be_deleted(options: dict[str, str], told: str) -> None:
     table = made()
     put(table, "p")
     clock = clock_of(table)
@@ -527,7 +527,7 @@ def with_storage(table: WrittenTable, storage: Storage) -> WrittenTable:
     return replace(table, storage=storage)
 
 
-def test_who_dies_at_any_moment_leaves_the_partition_whole_or_gone() -> None:
+def test_a_crash_at_any_call_leaves_the_partition_whole_or_deleted() -> None:
     for after_effect in (False, True):
         for survive in range(40):
             table = made()
@@ -568,7 +568,7 @@ def test_a_run_that_finds_nothing_reads_little_and_writes_nothing() -> None:
     assert not [path for _, path in counting.touched if "history" in path]
 
 
-def test_a_conflict_that_does_not_end_is_told() -> None:
+def test_a_conflict_that_does_not_end_is_reported() -> None:
     table = made()
     put(table, "p")
     wait(table, 11)

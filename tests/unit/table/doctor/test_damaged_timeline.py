@@ -321,7 +321,7 @@ def test_a_damaged_savepoint_is_made_again_as_the_doctor_says() -> None:
     assert examined(table).findings == ()
 
 
-def test_a_write_that_others_build_on_is_told_with_what_stands_in_the_way() -> None:
+def test_a_write_that_others_build_on_is_reported_with_what_blocks_its_rollback() -> None:
     table = made("COPY_ON_WRITE")
     first, second = load_snapshot(table.storage).timeline.completed_writes
     empty(table, path_of(first))
@@ -330,7 +330,7 @@ def test_a_write_that_others_build_on_is_told_with_what_stands_in_the_way() -> N
     assert told.facts["later"] == [str(second)]
 
 
-def test_the_newest_write_is_told_with_the_command_that_rolls_it_back() -> None:
+def test_the_newest_write_is_reported_with_the_command_that_rolls_it_back() -> None:
     table = made("COPY_ON_WRITE")
     at = written(table)
     empty(table, path_of(at))
@@ -438,7 +438,7 @@ def test_properties_are_restored_from_their_backup(damage: str) -> None:
 
 @pytest.mark.parametrize("with_backup", [False, True])
 @each_damage
-def test_properties_without_a_whole_copy_are_told_with_what_is_needed(
+def test_properties_without_a_complete_copy_are_reported_with_the_remedy(
     damage: Damage, with_backup: bool
 ) -> None:
     table = made()
@@ -454,7 +454,7 @@ def test_properties_without_a_whole_copy_are_told_with_what_is_needed(
     assert files(table) == before
 
 
-def test_two_base_files_that_no_commit_tells_apart_are_told() -> None:
+def test_two_base_files_that_no_commit_distinguishes_are_reported() -> None:
     table = made("COPY_ON_WRITE")
     first = next(f for f in table.storage.list_files(DAYS[0]) if f.name.endswith(".parquet"))
     file_id = first.name.partition("_")[0]

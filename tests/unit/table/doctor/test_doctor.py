@@ -1,4 +1,4 @@
-"""The doctor: what it finds in damaged tables, what it puts right, and what it leaves alone."""
+"""The doctor: what it finds in damaged tables, what it repairs, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -325,7 +325,9 @@ def test_files_that_only_history_knows_are_not_brought_to_light(golden: GoldenTa
     assert found.repairable == ()
 
 
-def test_an_orphan_before_the_timeline_is_told_as_seen_by_readers(table: WrittenTable) -> None:
+def test_an_orphan_file_before_the_timeline_is_reported_as_visible_to_readers(
+    table: WrittenTable,
+) -> None:
     name = "ffffffff-0000-0000-0000-000000000000-0_0-0-0_20200101000000000.parquet"
     table.storage.create(f"{DAYS[0]}/{name}", b"x")
     (found,) = examined(table, later_ms=LATER_MS).findings
@@ -345,7 +347,7 @@ def test_a_dead_rollback_is_ended(table: WrittenTable) -> None:
     assert repaired(table, later_ms=LATER_MS).findings == ()
 
 
-def test_an_execution_that_died_is_left_to_who_executes_it_again(table: WrittenTable) -> None:
+def test_a_crashed_execution_is_left_to_the_next_one(table: WrittenTable) -> None:
     planned = table.services({"hoodie.compact.inline.max.delta.commits": "1"}).schedule(
         "compaction"
     )

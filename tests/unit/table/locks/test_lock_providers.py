@@ -203,15 +203,15 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize(("content", "told"), FOREIGN.values(), ids=list(FOREIGN))
-def test_a_file_of_somebody_else_holds_the_lock(
-    content: bytes, told: str, memory: MemoryStorage, clock: ManualClock
+@pytest.mark.parametrize(("content", "message"), FOREIGN.values(), ids=list(FOREIGN))
+def test_a_lock_file_of_another_process_holds_the_lock(
+    content: bytes, message: str, memory: MemoryStorage, clock: ManualClock
 ) -> None:
     memory.create(LOCK, content)
     clock.advance(60 * 24 * MINUTE)
     with pytest.raises(UnavailableError) as refused:
         FileLock(memory, QUICK, clock).acquire()
-    assert told in str(refused.value.facts["holder"])
+    assert message in str(refused.value.facts["holder"])
     assert memory.files() == {LOCK: content}
 
 
@@ -231,7 +231,7 @@ def test_a_file_that_has_expired_is_taken_over(
     assert memory.files() == {}
 
 
-def test_a_damaged_checksum_means_somebody_is_writing_the_lock(
+def test_a_damaged_checksum_means_that_another_process_writes_the_lock(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     storage = LocalStorage(str(tmp_path))
@@ -296,7 +296,7 @@ def test_a_file_that_was_taken_away_is_noticed_and_left_alone(
     assert memory.files() == left
 
 
-def test_a_lock_that_cannot_be_given_back_is_told_and_no_error(
+def test_a_lock_that_cannot_be_released_is_a_warning(
     storage: UnreliableStorage, clock: ManualClock
 ) -> None:
     lock = FileLock(storage, QUICK, clock)
@@ -323,8 +323,8 @@ def test_a_writer_that_dies_anywhere_blocks_others_only_until_its_lock_expires(
             heir.verify()
 
 
-class InterruptedStorage(UnreliableStorage):
-    """Lets somebody else act before the n-th call."""
+class InterruptedAtCall(UnreliableStorage):
+    """Another process acts before the n-th call."""
 
     __slots__ = ("_act", "_calls_left")
 
@@ -361,7 +361,7 @@ def test_of_two_that_take_a_lock_at_once_one_succeeds(
         clock.advance(10 * MINUTE + 1)
         rival = lock_for(memory, settings, clock, several_writers=True)
         won: list[bool] = []
-        interrupted = InterruptedStorage(memory, calls, partial(_take, rival, won))
+        interrupted = InterruptedAtCall(memory, calls, partial(_take, rival, won))
         lock = lock_for(interrupted, settings, clock, several_writers=True)
         _try(lock, "acquire")
         assert [_passes(lock), _passes(rival)] == ([False, True] if any(won) else [True, False])
@@ -372,14 +372,14 @@ def test_of_two_that_take_a_lock_at_once_one_succeeds(
 
 
 @pytest.mark.parametrize("provider", ["file", "storage"])
-def test_who_gives_a_lock_back_late_never_takes_that_of_another(
+def test_a_late_release_never_releases_the_lock_of_another(
     provider: str, clock: ManualClock
 ) -> None:
     settings = replace(EXPIRING, provider=provider, wait_ms=0)
     for calls in range(8):
         memory = MemoryStorage.fresh(now_ms=clock.now_ms)
         rival = lock_for(memory, settings, clock, several_writers=True)
-        interrupted = InterruptedStorage(memory, 99, partial(_try, rival, "acquire"))
+        interrupted = InterruptedAtCall(memory, 99, partial(_try, rival, "acquire"))
         late = lock_for(interrupted, settings, clock, several_writers=True)
         late.acquire()
         clock.advance(10 * MINUTE + 1)

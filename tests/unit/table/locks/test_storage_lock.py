@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
-from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.locks.base import acquired
 from lakewright.table.locks.storage_lock import (
@@ -24,7 +23,7 @@ from lakewright.table.locks.storage_lock import (
 )
 from lakewright.table.options import LockSettings
 from lakewright.testing.clock import ManualClock
-from support.faults import UnreliableStorage
+from support.faults import SlowStorage, UnreliableStorage, WatchedStorage
 from support.processes import HANG_TIMEOUT_S
 
 QUICK = LockSettings(wait_ms=20, retry_ms=5)
@@ -99,7 +98,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=list(DAMAGED))
-def test_a_damaged_document_is_nobodys_to_take(
+def test_a_damaged_lock_document_is_not_taken_over(
     content: bytes, memory: MemoryStorage, clock: ManualClock
 ) -> None:
     with pytest.raises(CorruptError):
@@ -158,7 +157,9 @@ def test_a_lock_that_has_ended_is_not_revived(
             lock.verify()
 
 
-def test_a_lock_that_somebody_has_ended_is_lost(memory: MemoryStorage, clock: ManualClock) -> None:
+def test_a_lock_that_another_process_expired_is_lost(
+    memory: MemoryStorage, clock: ManualClock
+) -> None:
     with acquired(lock := StorageLock(memory, QUICK, clock)):
         mine = parse_lock_file(memory.read(PATH))
         memory.replace(PATH, format_lock_file(replace(mine, expired=True)))
@@ -233,25 +234,10 @@ def test_a_lock_whose_renewal_fails_for_too_long_is_refused(
             lock.verify()
 
 
-class SlowStorage(UnreliableStorage):
-    """Takes its time to answer, by a clock that it moves."""
-
-    __slots__ = ("_clock", "_takes_ms")
-
-    def __init__(self, inner: Storage, clock: ManualClock, *takes_ms: int) -> None:
-        super().__init__(inner)
-        self._clock = clock
-        self._takes_ms = list(takes_ms)
-
-    def replace_if(self, path: str, data: bytes, version: str | None) -> str:
-        self._clock.advance(self._takes_ms.pop() if self._takes_ms else 0)
-        return super().replace_if(path, data, version)
-
-
 def test_a_lock_that_came_too_late_to_be_valid_is_taken_again(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
-    slow = SlowStorage(memory, clock, 290_000)
+    slow = SlowStorage(memory, clock, "replace_if", 290_000)
     patient = replace(QUICK, wait_ms=600_000)
     with acquired(lock := StorageLock(slow, patient, clock)):
         lock.verify()
@@ -269,38 +255,20 @@ def test_a_validity_without_renewals_is_refused(
         StorageLock(memory, settings, clock)
 
 
-class WatchedStorage(UnreliableStorage):
-    """Rings when a conditional write has happened a few times."""
-
-    __slots__ = ("_left", "rung")
-
-    def __init__(self, inner: Storage, times: int) -> None:
-        super().__init__(inner)
-        self._left = times
-        self.rung = threading.Event()
-
-    def replace_if(self, path: str, data: bytes, version: str | None) -> str:
-        result = super().replace_if(path, data, version)
-        self._left -= 1
-        if self._left == 0:
-            self.rung.set()
-        return result
-
-
 def test_a_thread_renews_while_the_lock_is_held_and_outlives_a_silent_storage(
     memory: MemoryStorage,
 ) -> None:
-    watched = WatchedStorage(memory, times=4)
+    watched = WatchedStorage(memory, "replace_if", times=4)
     often: dict[str, Any] = {"storage_renew_s": 0.005, "storage_validity_s": 3600}
     lock = StorageLock(watched, replace(QUICK, **often), SystemClock())
     with acquired(lock):
         watched.fail("replace_if", times=2)
-        assert watched.rung.wait(HANG_TIMEOUT_S)
+        assert watched.happened.wait(HANG_TIMEOUT_S)
         lock.verify()
     assert parse_lock_file(memory.read(PATH)).expired
 
 
-def test_a_lock_that_everybody_has_forgotten_is_not_renewed(
+def test_a_lock_without_references_is_not_renewed(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
     before = set(threading.enumerate())
