@@ -29,7 +29,7 @@ from lakewright.scan.planner import (
     plan_snapshot,
 )
 from lakewright.scan.query_options import begin_of_range, end_of_range
-from lakewright.services.archiving.service import ArchivePlan
+from lakewright.services.archiving.planner import ArchivePlan
 from lakewright.services.compaction_debt import CompactionDebt, load_debt
 from lakewright.services.runner import ServiceRunner
 from lakewright.services.ttl.planner import TtlPlan
@@ -533,7 +533,7 @@ class Table:
         if force and not repair:
             raise InvalidError("force is for a repair: ask for that as well")
         writer = WriteClient.create(self._opened_storage, options).writer()
-        diagnosis = examine(writer.storage, writer.clock, writer.heartbeat)
+        diagnosis = examine(writer.storage, writer.clock, writer.heartbeat, writer.lock)
         return repair_table(writer, diagnosis, force=force) if repair else diagnosis
 
     def debt(self) -> CompactionDebt:
