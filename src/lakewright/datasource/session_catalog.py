@@ -87,7 +87,7 @@ def _sync_name(
         created = True
     if created or altered:
         spark.catalog.createTable(quoted, source=FORMATS[0], schema=schema)
-    position = {key: wanted.properties[key] for key in (LAST_REQUEST, LAST_COMPLETION)}
+    position = {key: wanted.properties.get(key) for key in (LAST_REQUEST, LAST_COMPLETION)}
     SparkCatalog(spark, wanted.location).set_properties(quoted, {**properties, **position})
     return SyncResult("spark", str(name), created=created, altered=altered)
 
