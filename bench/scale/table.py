@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count
 
 import pyarrow as pa
@@ -210,7 +210,7 @@ def _add_history(table: SyntheticTable, builder: TableBuilder) -> None:
             end = min(start + size, table.shape.archived)
             entries = [_entry(number, contents) for number in range(start, end)]
             data = format_archived_file(entries)
-            files.append(archived_file_of(entries, level, len(data)))
+            files.append(replace(archived_file_of(entries, level), size=len(data)))
             table.create(f"{_HISTORY}/{files[-1].name}", data)
             start = end
     table.create(f"{_HISTORY}/{manifest_name(1)}", format_manifest(Manifest(tuple(files))))
