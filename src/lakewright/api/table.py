@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
@@ -18,7 +18,7 @@ from lakewright.datasource.session_catalog import spark_catalog_sync
 from lakewright.errors import InvalidError
 from lakewright.model.freshness import Freshness
 from lakewright.model.instant import Instant, InstantTime, query_time
-from lakewright.model.plans import Skip
+from lakewright.model.plans import CleanPlan, ClusteringPlan, CompactionPlan, Skip
 from lakewright.model.table_config import TableConfig
 from lakewright.options import check_names
 from lakewright.scan.cdc.planner import CdcScan, plan_cdc
@@ -29,8 +29,10 @@ from lakewright.scan.planner import (
     plan_snapshot,
 )
 from lakewright.scan.query_options import begin_of_range, end_of_range
+from lakewright.services.archiving.planner import ArchivePlan
 from lakewright.services.compaction_debt import CompactionDebt, load_debt
 from lakewright.services.runner import ServiceRunner
+from lakewright.services.ttl.planner import TtlPlan
 from lakewright.spark.reader import scan
 from lakewright.storage.base import Storage
 from lakewright.storage.factory import OpenedStorage, other_options, storage_option_names
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 
     from lakewright.scan.cdc.planner import CdcScanPlan
     from lakewright.scan.scan_plan import ScanPlan
+
+ServicePlan = CompactionPlan | ClusteringPlan | CleanPlan | ArchivePlan | TtlPlan
 
 _CHANGE_FORMATS: dict[str, Callable[..., IncrementalScan | CdcScan]] = {
     "latest_state": plan_changes,
@@ -239,7 +243,7 @@ class Table:
         )
         return Changes(self._scan(plan.plan), plan.context.checkpoint, plan.context.instants)
 
-    def upsert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+    def upsert(self, frame: DataFrame, options: Options = None) -> Commit:
         """Update rows whose record key is in the table and insert the others.
 
         Args:
@@ -249,7 +253,7 @@ class Table:
             options: Write options with Hudi's keys, and storage options.
 
         Returns:
-            The commit, or `Skip` if `frame` has no columns.
+            The commit; that of a frame without rows is empty.
 
         Raises:
             ConflictError: A concurrent operation changed the same file groups; nothing was
@@ -265,7 +269,7 @@ class Table:
         """
         return write_frame(self._opened_storage, frame, Operation.UPSERT, options)
 
-    def insert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+    def insert(self, frame: DataFrame, options: Options = None) -> Commit:
         """Insert rows without an index lookup; small files are filled first.
 
         Args:
@@ -274,7 +278,7 @@ class Table:
         """
         return write_frame(self._opened_storage, frame, Operation.INSERT, options)
 
-    def bulk_insert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+    def bulk_insert(self, frame: DataFrame, options: Options = None) -> Commit:
         """Insert rows, each task into its own files: the fastest way to load many rows.
 
         Args:
@@ -283,9 +287,7 @@ class Table:
         """
         return write_frame(self._opened_storage, frame, Operation.BULK_INSERT, options)
 
-    def delete(
-        self, frame: DataFrame, options: Options = None, *, ordered: bool = False
-    ) -> Commit | Skip:
+    def delete(self, frame: DataFrame, options: Options = None, *, ordered: bool = False) -> Commit:
         """Delete the rows whose record key and partition columns are in `frame`.
 
         Args:
@@ -295,7 +297,7 @@ class Table:
             ordered: Whether to compare ordering values, so that a newer row is not deleted.
 
         Returns:
-            The commit, or `Skip` if `frame` has no columns.
+            The commit; that of a frame without rows is empty.
 
         Raises:
             ConflictError: A concurrent operation changed the same file groups; nothing was
@@ -309,7 +311,7 @@ class Table:
         """
         return write_frame(self._opened_storage, frame, Operation.DELETE, options, ordered=ordered)
 
-    def insert_overwrite(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+    def insert_overwrite(self, frame: DataFrame, options: Options = None) -> Commit:
         """Replace all rows of the partitions that `frame` has rows for.
 
         Args:
@@ -318,7 +320,7 @@ class Table:
         """
         return write_frame(self._opened_storage, frame, Operation.INSERT_OVERWRITE, options)
 
-    def insert_overwrite_table(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+    def insert_overwrite_table(self, frame: DataFrame, options: Options = None) -> Commit:
         """Replace all rows of the table.
 
         Args:
@@ -327,9 +329,7 @@ class Table:
         """
         return write_frame(self._opened_storage, frame, Operation.INSERT_OVERWRITE_TABLE, options)
 
-    def delete_partitions(
-        self, partitions: Sequence[str] | str, options: Options = None
-    ) -> Commit | Skip:
+    def delete_partitions(self, partitions: Sequence[str] | str, options: Options = None) -> Commit:
         """Delete partitions from the table; a later clean deletes their files.
 
         Args:
@@ -337,7 +337,7 @@ class Table:
             options: Write options with Hudi's keys, and storage options.
 
         Returns:
-            The commit, or `Skip` if no partition matches.
+            The commit; it is empty if no partition matches.
 
         Example:
             ```python
@@ -386,14 +386,19 @@ class Table:
             storage_options=opened_storage.options,
         )
 
-    def preview(self, service: str, options: Options = None) -> Any:
-        """Return the plan that a service would schedule now, or `Skip`; nothing is written.
+    def preview(self, service: str, options: Options = None) -> ServicePlan | Skip:
+        """Return the plan that a service would schedule now; nothing is written.
 
         Args:
             service: Name of the service, such as `compaction` or `ttl`.
             options: Options of the service, and storage options.
+
+        Returns:
+            The plan, or `Skip` with the reason if there is nothing to do. A registered service has
+            plans of a class of its own.
         """
-        return self.services(options).preview(service)
+        plan: ServicePlan | Skip = self.services(options).preview(service)
+        return plan
 
     def schedule(self, service: str, options: Options = None) -> Instant | Skip:
         """Schedule a table service: write its plan to the timeline, for any process to execute.
@@ -418,7 +423,7 @@ class Table:
         """
         return self.services(options).schedule(service)
 
-    def execute(self, instant: InstantTime | Instant, options: Options = None) -> Commit | Skip:
+    def execute(self, instant: InstantTime | Instant, options: Options = None) -> Commit:
         """Execute a plan on the timeline, no matter which process scheduled it.
 
         Args:
@@ -534,7 +539,7 @@ class Table:
         if force and not repair:
             raise InvalidError("force is for a repair: ask for that as well")
         writer = WriteClient.create(self._opened_storage, options).writer()
-        diagnosis = examine(writer.storage, writer.clock, writer.heartbeat)
+        diagnosis = examine(writer.storage, writer.clock, writer.heartbeat, writer.lock)
         return repair_table(writer, diagnosis, force=force) if repair else diagnosis
 
     def compaction_debt(self) -> CompactionDebt:
@@ -676,7 +681,7 @@ class Table:
 
     def rollback(
         self, instant: InstantTime | Instant, options: Options = None, *, force: bool = False
-    ) -> Instant | Skip:
+    ) -> Instant:
         """Roll back a write or service: delete its files and remove its instant from the timeline.
 
         Completed writes must be rolled back newest first.

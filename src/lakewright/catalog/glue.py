@@ -130,9 +130,18 @@ class GlueCatalog:
         partitions: list[dict[str, Any]] = []
         for batch in _batches(sorted(requested), _MAX_REQUESTED):
             keys = [{"Values": list(values)} for values in batch]
-            partitions += self._batch("batch_get_partition", name, PartitionsToGet=keys)[
-                "Partitions"
-            ]
+            while keys:
+                response = self._batch("batch_get_partition", name, PartitionsToGet=keys)
+                partitions += response["Partitions"]
+                # Glue may leave keys for another request, but answers some of them each time.
+                unprocessed = response.get("UnprocessedKeys") or []
+                if len(unprocessed) >= len(keys):
+                    raise UnavailableError(
+                        "Glue returned none of the requested partitions: sync again",
+                        table=str(name),
+                        partitions=len(keys),
+                    )
+                keys = unprocessed
         return partitions
 
     def add(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:

@@ -22,7 +22,7 @@ from lakewright.catalog.base import (
 from lakewright.catalog.options import SyncSettings
 from lakewright.errors import ConflictError, InvalidError
 from lakewright.model.freshness import dropped_partitions
-from lakewright.model.instant import Action, Instant
+from lakewright.model.instant import WRITE_ACTIONS, Action, Instant
 from lakewright.model.partition_paths import DEFAULT_PARTITION, partition_values
 from lakewright.model.schema import META_FIELDS
 from lakewright.model.table_config import SLASH_DATES, TableConfig
@@ -143,6 +143,7 @@ def _normalized(location: str) -> str:
 
 # The table as it should be registered: columns, properties, and partitions changed since a sync.
 
+_UNDO_ACTIONS = (Action.ROLLBACK, Action.RESTORE)
 _MAX_PROPERTY_LENGTH = 4000  # maximum length of a property in metastore databases
 _OPTIONS = "lakewright.options"
 _FORMATTED_GENERATORS = ("TIMESTAMP", "CUSTOM", "TIMESTAMP_AVRO", "CUSTOM_AVRO")
@@ -248,14 +249,17 @@ def changed_partitions_since(snapshot: Snapshot, since: str) -> tuple[set[str], 
     None if any partition may have changed: a rollback undoes writes that were synced before, and a
     restore undoes many.
     """
-    undo_instants = snapshot.timeline.completed(Action.ROLLBACK, Action.RESTORE)
-    if any((instant.completed_at or "") > since for instant in undo_instants):
+    undone = snapshot.timeline.completed(*_UNDO_ACTIONS)
+    if any((instant.completed_at or "") > since for instant in undone):
         return None
     active = [i for i in snapshot.timeline.completed_writes if (i.completed_at or "") > since]
-    archived = [i for i in snapshot.archived_after(since) if (i.completed_at or "") > since]
+    archived = snapshot.archived_after(since, {*WRITE_ACTIONS, *_UNDO_ACTIONS})
+    late = [i for i in archived if (i.completed_at or "") > since]
+    if any(i.action in _UNDO_ACTIONS for i in late):
+        return None
     written: set[str] = set()
     possibly_dropped: set[str] = set()
-    for commit in snapshot.commits([*archived, *active]):
+    for commit in snapshot.commits([*late, *active]):
         written |= commit.stats.keys()
         possibly_dropped |= dropped_partitions(commit)
     return written - possibly_dropped, possibly_dropped

@@ -73,7 +73,7 @@ def examine_table(
     if force and not repairing:
         raise InvalidError("--force is for a repair: give --repair as well")
     writer = service_runner(path, with_optimistic_concurrency(options)).writer
-    diagnosis = examine(writer.storage, writer.clock, writer.heartbeat)
+    diagnosis = examine(writer.storage, writer.clock, writer.heartbeat, writer.lock)
     repaired: tuple[Finding, ...] | None = None
     repairable = to_repair(diagnosis, force=force)
     if repairing and repairable and (not confirm or _confirm(repairable)):

@@ -121,11 +121,16 @@ class WriteClient:
         request = WriteRequest(operation, ordered_deletes=ordered, extra=extra or {})
         return self.run(request, rows)
 
-    def delete_partitions(self, patterns: Sequence[str] | str) -> Commit | Skip:
-        """Delete partitions by path, or by patterns with `*` and `?`."""
+    def delete_partitions(self, patterns: Sequence[str] | str) -> Commit:
+        """Delete partitions by path, or by patterns with `*` and `?`.
+
+        As in Hudi, the commit is empty if no partition matches.
+        """
         self._refuse_other(Operation.DELETE_PARTITION)
         paths = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-        return self.run_deletion(WriteRequest(Operation.DELETE_PARTITION, patterns=paths))
+        request = WriteRequest(Operation.DELETE_PARTITION, patterns=paths)
+        _check_names_partitions(request)
+        return self.run(request, EmptyRows())
 
     def run(self, request: WriteRequest, rows: RowSource) -> Commit:
         """Execute a write request with the options of this client and the metadata they add."""
@@ -175,10 +180,7 @@ class WriteClient:
 
     def run_deletion(self, request: WriteRequest) -> Commit | Skip:
         """Execute a request to delete partitions; `Skip` if no partition matches."""
-        if not request.patterns:
-            raise InvalidError(
-                "no partition to delete was named: give paths, or patterns such as day=2026-01-*"
-            )
+        _check_names_partitions(request)
         snapshot = load_snapshot(self.storage)
         check_options_match_table(snapshot.config, self.options, partition_by=request.partition_by)
         if not match_partitions(snapshot, request.patterns, exact=request.exact):
@@ -234,6 +236,13 @@ class WriteClient:
         return TransactionManager.from_options(self.storage, self.clock, self.options)
 
 
+def _check_names_partitions(request: WriteRequest) -> None:
+    if not request.patterns:
+        raise InvalidError(
+            "no partition to delete was named: give paths, or patterns such as day=2026-01-*"
+        )
+
+
 def write_frame(
     storage: Storage | OpenedStorage,
     frame: DataFrame,
@@ -241,12 +250,14 @@ def write_frame(
     options: Options = None,
     *,
     ordered: bool = False,
-) -> Commit | Skip:
-    """Write a DataFrame; one without columns has no rows, and only settings are stored."""
+) -> Commit:
+    """Write a DataFrame; one without columns is an InvalidError."""
     writer = WriteClient.create(storage, options, spark=frame.sparkSession)
     rows = spark_rows(frame)
     if not rows.schema.names:
-        return writer.store_settings()
+        raise InvalidError(
+            "the frame has no columns, so there is nothing to write; table.ttl stores settings"
+        )
     return writer.write(operation, rows, ordered=ordered)
 
 

@@ -89,7 +89,7 @@ def _sync_name(
         created = True
     if created or altered:
         spark.catalog.createTable(quoted, source=FORMATS[0], schema=schema)
-    position = {key: desired.properties[key] for key in (LAST_REQUEST, LAST_COMPLETION)}
+    position = {key: desired.properties.get(key) for key in (LAST_REQUEST, LAST_COMPLETION)}
     SparkCatalog(spark, desired.location).set_properties(quoted, {**properties, **position})
     return SyncResult("spark", str(name), created=created, altered=altered)
 

@@ -19,7 +19,15 @@ ALL_PARTITIONS = "__all_partitions__"
 # The partition name that the metadata table uses for a table without partitions.
 _NO_PARTITION = "."
 _PARTITION_LIST, _FILE_LIST = 1, 2
-_DECODE_ERRORS = (EOFError, LookupError, MemoryError, OverflowError, TypeError, ValueError)
+_DECODE_ERRORS = (
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True)

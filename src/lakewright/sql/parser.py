@@ -248,21 +248,30 @@ def find_target(text: str) -> StatementTarget | None:
 
 
 def _ctes(cursor: Cursor) -> str | None:
-    """Parse the leading WITH clause; None if its end cannot be determined."""
+    """Parse the leading WITH clause; None if its end cannot be determined: Spark reports errors."""
     first = cursor.at
+    try:
+        parsed = _skip_ctes(cursor)
+    except InvalidError:
+        parsed = False
+    if not parsed:
+        return None
+    return f"{cursor.text[cursor.tokens[first].start : cursor.tokens[cursor.at - 1].end]} "
+
+
+def _skip_ctes(cursor: Cursor) -> bool:
     cursor.take("WITH")
     cursor.take("RECURSIVE")
     while True:
         if cursor.ended or not cursor.token().is_name:
-            return None
+            return False
         if cursor.peek() == "(":
             cursor.in_brackets()
         while cursor.peek() not in ("(", ""):  # AS, MAX RECURSION LEVEL n
             cursor.token()
         cursor.in_brackets()
         if not cursor.take(","):
-            break
-    return f"{cursor.text[cursor.tokens[first].start : cursor.tokens[cursor.at - 1].end]} "
+            return True
 
 
 def _kind(cursor: Cursor) -> str | None:

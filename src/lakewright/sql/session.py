@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql import types as T
 
@@ -137,6 +137,7 @@ def _implicit_alias(reference: TableReference) -> str:
 
 # The table that a statement changes.
 
+Result = TypeVar("Result")
 RETRIES = "hoodie.write.num.retries.on.conflict.failures"
 INSERT_OPERATION = "hoodie.spark.sql.insert.into.operation"
 # Session settings for queries, which are not write options.
@@ -286,8 +287,8 @@ class _UnchangedSince:
 
 
 def retry_on_change(
-    session: Session, load_target: Callable[[], TargetTable], run: Callable[[TargetTable], Commit]
-) -> Commit:
+    session: Session, load_target: Callable[[], TargetTable], run: Callable[[TargetTable], Result]
+) -> Result:
     """Run a statement on the latest snapshot, and again if another writer has committed first.
 
     A conflict that is detected after the write has begun is retried as often as the session's

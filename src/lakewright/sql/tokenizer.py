@@ -158,6 +158,9 @@ class Cursor:
         closers: list[str] = []
         while self.at < len(self.tokens):
             token = self.peek()
+            if self._is_field():
+                self.at += 1
+                continue
             if not closers and (token in stops or (token == ";" and self.ended)):
                 break
             if closers and token == closers[-1]:
@@ -172,6 +175,10 @@ class Cursor:
         if self.at == first:
             return ""
         return self.text[self.tokens[first].start : self.tokens[self.at - 1].end]
+
+    def _is_field(self) -> bool:
+        """Whether the next token is a name behind a dot, such as `t.case`, and no keyword."""
+        return self.at > 0 and self.tokens[self.at - 1].upper == "." and self.tokens[self.at].is_name
 
     def rest(self) -> str:
         """Return the text up to the end of the statement."""

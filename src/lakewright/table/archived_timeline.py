@@ -151,10 +151,12 @@ def load_archived_metadata(
             yield instant, metadata
 
 
-def write_instants(entries: Iterable[ArchivedInstant]) -> list[Instant]:
-    """Return the writes among archived entries, as instants."""
+def archived_instants(
+    entries: Iterable[ArchivedInstant], actions: Collection[str]
+) -> list[Instant]:
+    """Return the archived entries of some actions, as instants."""
     return [
         Instant(entry.requested_at, Action(entry.action), completed_at=entry.completed_at)
         for entry in entries
-        if entry.action in WRITE_ACTIONS
+        if entry.action in actions
     ]

@@ -8,7 +8,8 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from lakewright.errors import CorruptError
@@ -364,11 +365,26 @@ def _by_completion_descending(instants: Iterable[Instant]) -> list[Instant]:
     return sorted(instants, key=lambda i: i.completed_at or "", reverse=True)
 
 
+_MAX_COMMITS_PER_READ = 16
+
+
 def _with_commits(
-    snapshot: Snapshot, instants: Iterable[Instant]
+    snapshot: Snapshot, instants: Sequence[Instant]
 ) -> Iterator[tuple[Instant, CommitMetadata]]:
-    for instant in instants:
-        yield instant, snapshot.commits([instant])[0]
+    """Yield instants with their metadata, loaded in batches: the caller may stop at any of them.
+
+    The first is loaded alone, as it is often enough; each batch is twice as large as the one
+    before.
+    """
+    start, size = 0, 1
+    while start < len(instants):
+        batch = instants[start : start + size]
+        # The caller may stop before a damaged one; the error is raised below if it does not.
+        with suppress(CorruptError):
+            snapshot.commits(batch)
+        for instant in batch:
+            yield instant, snapshot.commits([instant])[0]
+        start, size = start + size, min(2 * size, _MAX_COMMITS_PER_READ)
 
 
 def _completed_at(snapshot: Snapshot, requested_at: InstantTime) -> str | None:
@@ -580,8 +596,8 @@ def _max_event_times(snapshot: Snapshot, plan: CompactionPlan) -> dict[str, int 
 def _last_stored_state(snapshot: Snapshot) -> tuple[FreshnessState, list[Write]]:
     """Return the newest state that a commit records, and the writes that completed after it."""
     later: list[Write] = []
-    for instant in reversed(snapshot.timeline.by_completion):
-        (commit,) = snapshot.commits([instant])
+    newest_first = snapshot.timeline.by_completion[::-1]
+    for instant, commit in _with_commits(snapshot, newest_first):
         record = parse_freshness_record(commit.extra)
         if record is not None and record.is_valid(instant, snapshot.timeline, snapshot.has_write):
             if later:

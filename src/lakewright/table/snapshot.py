@@ -64,11 +64,11 @@ from lakewright.storage.base import (
     split_path,
 )
 from lakewright.table.archived_timeline import (
+    archived_instants,
     archived_times_in,
     load_archived_metadata,
     load_entries,
     load_entries_archived_since,
-    write_instants,
 )
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import marked_files
@@ -184,15 +184,20 @@ class Snapshot:
         entries = load_entries(self.storage, self.config.history_folder)
         # Archiving that is running, or has crashed, leaves instants on both timelines.
         active = self.timeline.by_time
-        return tuple(i for i in write_instants(entries) if i.requested_at not in active)
+        writes = archived_instants(entries, WRITE_ACTIONS)
+        return tuple(i for i in writes if i.requested_at not in active)
 
     @cached_property
     def archived_times(self) -> dict[str, str]:
         """The completion times of the archived writes, by requested time."""
         return {i.requested_at: i.completed_at or "" for i in self.archived}
 
-    def archived_after(self, completed_at: InstantTime) -> list[Instant]:
+    def archived_after(
+        self, completed_at: InstantTime, actions: Collection[str] = WRITE_ACTIONS
+    ) -> list[Instant]:
         """Return the archived writes that completed at a time or later, in no particular order.
+
+        `actions` names other actions than writes.
 
         Only files of the archived timeline that were written since then are read, with a tolerance:
         the clock of storage may differ from the clock of the timeline, and local times jump.
@@ -208,7 +213,7 @@ class Snapshot:
         active = self.timeline.by_time
         return [
             i
-            for i in write_instants(entries)
+            for i in archived_instants(entries, actions)
             if (i.completed_at or "") >= completed_at and i.requested_at not in active
         ]
 

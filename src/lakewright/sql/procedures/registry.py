@@ -204,7 +204,8 @@ def _show_freshness(table: Table, arguments: Arguments) -> Rows:
 
 
 def _show_holding_back(table: Table, arguments: Arguments) -> Rows:
-    blocking = table.blocking_log_files(most(arguments) or sys.maxsize)
+    limit = most(arguments)
+    blocking = table.blocking_log_files(sys.maxsize if limit is None else limit)
     return [(b.partition, b.file_id, b.log, b.instant, b.event_time, b.size) for b in blocking]
 
 

@@ -30,8 +30,9 @@ from lakewright.table.damaged_commits import parse_completed
 from lakewright.table.doctor.damaged_timeline import DamagedFile, find_damaged
 from lakewright.table.failed_writes import LeftoverFiles, find_leftovers
 from lakewright.table.heartbeat import last_heartbeats
+from lakewright.table.locks.file_lock import lock_file_path
 from lakewright.table.markers import marker_folder
-from lakewright.table.options import HeartbeatSettings
+from lakewright.table.options import HeartbeatSettings, LockSettings
 from lakewright.table.properties import BACKUP, METADATA_FOLDER, read_optional
 from lakewright.table.snapshot import (
     FilesByPartition,
@@ -60,9 +61,6 @@ def data_file(status: FileStatus) -> BaseFile | LogFile | None:
         return parse_data_file(status.name, status.size)
     except (CorruptError, UnsupportedError):
         return None
-
-
-_LOCK_FILE = f"{META_FOLDER}/lock"
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,9 @@ class Evidence:
     ignored: tuple[IgnoredEntry, ...] = ()
 
 
-def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) -> Evidence:
+def load_evidence(
+    storage: Storage, clock: Clock, heartbeat: HeartbeatSettings, lock: LockSettings
+) -> Evidence:
     """Load the evidence of a table whose properties can be read."""
     listed = chain(storage.list_files(""), *map(storage.list_tree, data_folders(storage)))
     files = tuple(sorted(listed, key=lambda file: file.path))
@@ -143,7 +143,7 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
         if timeline_readable
         else LeftoverFiles(),
         has_backup=storage.exists(BACKUP),
-        lock=storage.status(_LOCK_FILE),
+        lock=storage.status(lock_file_path(storage, lock)),
         ignored=tuple(storage.list_ignored()),
     )
 

@@ -44,7 +44,7 @@ class FileLock:
     """
 
     def __init__(self, storage: Storage, settings: LockSettings, clock: Clock) -> None:
-        self._path = join_path(_folder(storage.root, settings.file_path), _NAME)
+        self._path = lock_file_path(storage, settings)
         self._settings = settings
         self._clock = clock
         self._expire_ms = max(0, settings.file_expire_minutes) * 60_000
@@ -154,6 +154,11 @@ class FileLock:
             # A Java writer is just writing it, or crashed while writing; this process is not its
             # owner.
             return b""
+
+
+def lock_file_path(storage: Storage, settings: LockSettings) -> str:
+    """Return the path of the lock file that writers with these settings create."""
+    return join_path(_folder(storage.root, settings.file_path), _NAME)
 
 
 def _folder(root: str, path: str) -> str:
