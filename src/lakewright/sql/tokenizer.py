@@ -178,7 +178,8 @@ class Cursor:
 
     def _is_field(self) -> bool:
         """Whether the next token is a name behind a dot, such as `t.case`, and no keyword."""
-        return self.at > 0 and self.tokens[self.at - 1].upper == "." and self.tokens[self.at].is_name
+        behind_dot = self.at > 0 and self.tokens[self.at - 1].upper == "."
+        return behind_dot and self.tokens[self.at].is_name
 
     def rest(self) -> str:
         """Return the text up to the end of the statement."""
