@@ -352,13 +352,14 @@ class Snapshot:
     def replaced(self, view: TimelineView) -> set[GroupKey]:
         """Return the file groups that replace commits have removed from the table."""
         unwindowed = replace(view, requested_from=None)
-        instants = [i for i in unwindowed.writes() if i.action == Action.REPLACE_COMMIT]
-        return {
-            (partition, file_id)
-            for commit in self.commits(instants)
-            for partition, file_ids in commit.replaced.items()
-            for file_id in file_ids
-        }
+        return {key for key, _ in self.replacements(unwindowed.writes())}
+
+    def replacements(self, writes: Iterable[Instant]) -> Iterator[tuple[GroupKey, Instant]]:
+        """Yield the file groups that the replace commits among these writes removed, with each."""
+        instants = [i for i in writes if i.action == Action.REPLACE_COMMIT]
+        for instant, commit in zip(instants, self.commits(instants), strict=True):
+            for partition, file_ids in commit.replaced.items():
+                yield from (((partition, file_id), instant) for file_id in file_ids)
 
     def files(
         self, partitions: Iterable[str] | None = None, *, exclude: Collection[str] = ()

@@ -185,23 +185,11 @@ ASYNC_SERVICE_KEYS = frozenset(
     }
 )
 
-# Options of the services that only this library has.
-OWN_KEYS = frozenset(
-    {
-        "hoodie.compaction.event.time.exact.split",
-        "hoodie.compaction.event.time.floor",
-        "hoodie.compaction.event.time.lateness",
-        "hoodie.compaction.event.time.threshold",
-    }
-)
-
-
 _SUPPORTED = (
     WRITE_KEYS
     | option_keys(LockSettings, HeartbeatSettings, TransactionSettings, FreshnessSettings)
     | option_keys(MetricsSettings)
     | OPERATION_KEYS
-    | OWN_KEYS
     | PLAN_KEYS
 )
 _COMMIT_METADATA_PREFIX = "hoodie.datasource.write.commitmeta.key.prefix"

@@ -15,7 +15,6 @@ from lakewright.write.options import (
     ASYNC_SERVICE_KEYS,
     NO_OP_VALUES,
     OPERATION_KEYS,
-    OWN_KEYS,
     REFUSED_WRITE_OPTIONS,
     SERVICE_PREFIXES,
     check_index,
@@ -171,7 +170,6 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name(key: str, meant: st
 def test_the_lists_hold_no_typing_errors_and_do_not_contradict_each_other() -> None:
     listed = {*REFUSED_WRITE_OPTIONS, *NO_OP_VALUES, *OPERATION_KEYS, *ASYNC_SERVICE_KEYS}
     assert sorted(listed - HUDI_OPTIONS) == []
-    assert not OWN_KEYS & HUDI_OPTIONS
     assert not WRITE_KEYS & REFUSED_WRITE_OPTIONS.keys()
     for prefix in SERVICE_PREFIXES:
         assert any(key.startswith(prefix) for key in HUDI_OPTIONS), prefix

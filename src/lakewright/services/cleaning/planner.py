@@ -416,20 +416,10 @@ def load_partition_files(snapshot: Snapshot, files: FilesByPartition) -> Partiti
         view=view,
         files=files,
         groups=snapshot.groups(view, files),
-        replaced=replaced_by(snapshot),
+        # Of a file group that was replaced twice, the later replace commit counts.
+        replaced=dict(snapshot.replacements(snapshot.timeline.completed_writes)),
         protected=load_protected_files(snapshot),
     )
-
-
-def replaced_by(snapshot: Snapshot) -> dict[GroupKey, Instant]:
-    """The newest replace commit on the active timeline of each replaced file group."""
-    instants = [i for i in snapshot.timeline.completed_writes if i.action == Action.REPLACE_COMMIT]
-    return {
-        (partition, file_id): instant
-        for instant, commit in zip(instants, snapshot.commits(instants), strict=True)
-        for partition, file_ids in commit.replaced.items()
-        for file_id in file_ids
-    }
 
 
 def load_protected_files(snapshot: Snapshot) -> ProtectedFiles:
