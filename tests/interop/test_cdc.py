@@ -108,7 +108,7 @@ class Captured:
         ]
 
     def check(self) -> None:
-        """Of every range both tell the same, and all changes together make the table."""
+        """Both read the same changes of every range, and all changes together make the table."""
         times = self.times
         ranges: list[tuple[str | None, str]] = [(None, times[-1]), *pairwise(times)]
         storage = LocalStorage(str(self.path))
@@ -124,7 +124,7 @@ def _row(text: str | None) -> Row | None:
 
 
 def in_form(changes: Iterable[Change]) -> list[str]:
-    """Changes in no order; real Hudi tells meta columns at times, and leaves out nulls."""
+    """Changes in no order; real Hudi has meta columns at times, and omits nulls."""
 
     def plain(row: Row | None) -> object:
         own = (row or {}).items()
@@ -222,7 +222,7 @@ def test_real_hudi_reads_change_rows_of_every_type(real_hudi: RealHudi, tmp_path
 
 
 def in_our_form(text: str) -> Row:
-    """A row of a change file as real Hudi tells it: decimals and bytes have other forms."""
+    """A row of a change file as real Hudi reads it: decimals and bytes have other forms."""
     found: Row = json.loads(text)
     if found["price"] is not None:
         found["price"] = int.from_bytes(bytes(b % 256 for b in found["price"]), signed=True) / 100

@@ -67,7 +67,7 @@ KINDS = {
     "merge on read, keys logged": Kind(MOR, {**LOGGED, LOGGING: "OP_KEY_ONLY"}),
     "merge on read, buckets": Kind(MOR, BUCKET_INDEX, services=IN_PLACE),
     "merge on read, buckets, all logged": Kind(MOR, {**BUCKET_INDEX, **LOGGED}, services=IN_PLACE),
-    "merge on read, nobody waits": Kind(
+    "merge on read, non-blocking": Kind(
         MOR,
         BUCKET_INDEX,
         NON_BLOCKING,

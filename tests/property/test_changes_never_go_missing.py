@@ -37,7 +37,7 @@ class Kind:
 KINDS = {
     "copy on write": Kind("COPY_ON_WRITE", OPTIMISTIC, services=("clustering", "clean", "archive")),
     "merge on read": Kind("MERGE_ON_READ", OPTIMISTIC),
-    "merge on read, nobody waits": Kind(
+    "merge on read, non-blocking": Kind(
         "MERGE_ON_READ",
         NON_BLOCKING,
         BUCKET_INDEX,

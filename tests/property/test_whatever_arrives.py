@@ -40,7 +40,7 @@ class Kind:
 KINDS = {
     "simple index": Kind(OPTIMISTIC),
     "bucket index": Kind(OPTIMISTIC, BUCKET_INDEX),
-    "bucket index, nobody waits": Kind(NON_BLOCKING, BUCKET_INDEX, shared=True),
+    "bucket index, non-blocking": Kind(NON_BLOCKING, BUCKET_INDEX, shared=True),
 }
 
 

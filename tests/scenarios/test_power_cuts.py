@@ -60,7 +60,7 @@ def with_savepoint(kind: str, later: int = 2) -> WrittenTable:
 
 
 def while_restored(kind: str) -> list[State]:
-    """Readers see the table as it was after one of the writes that are being taken back."""
+    """Readers see the table as it was after one of the writes that are being rolled back."""
     return [state(with_savepoint(kind, later)) for later in range(3)]
 
 

@@ -253,7 +253,7 @@ def test_twins_without_markers_are_distinguished_by_the_commit() -> None:
 def test_doctor_deletes_files_that_their_commit_does_not_list() -> None:
     case = Case("COPY_ON_WRITE", Operation.BULK_INSERT, NEW)
     table, path = table_with_unlisted_file(case)
-    # Its rows are there twice: nothing but the commit tells that.
+    # Its rows are there twice: only the commit shows which files count.
     assert len(table.rows()) > len(case.expected)
     found = examine(table.storage, later(table))
     assert not found.is_healthy

@@ -223,7 +223,7 @@ def test_prometheus_is_served_and_written(tmp_path: Path) -> None:
 
 def test_a_gateway_gets_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     pushed: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(Prometheus, "push", lambda self, *told: pushed.append((self, *options)))
+    monkeypatch.setattr(Prometheus, "push", lambda self, *pushes: pushed.append((self, *pushes)))
     options = {
         **ON,
         **NO_SERVICES,

@@ -344,7 +344,7 @@ class InterruptedAtCall(UnreliableStorage):
 
 
 LEFT_BY_THE_DEAD: dict[str, dict[str, bytes]] = {
-    "nobody had it": {},
+    "it was free": {},
     "real Hudi had it": {LOCK: JAVA, PATH: b'{"expired":false,"validUntil":1,"owner":"dead"}'},
     "it was given back": {PATH: b'{"expired":true,"validUntil":1,"owner":"other"}'},
 }
