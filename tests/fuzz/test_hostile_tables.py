@@ -610,7 +610,7 @@ def play(scene: Scene, change: Change, operation: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def away(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a folder that is compared as well, so that no relative path leads out of what is compared."""
+    """In a folder that is compared as well: no relative path leads out of what is compared."""
     monkeypatch.chdir(scene.folder)
 
 
