@@ -127,21 +127,6 @@ def test_the_refusal_names_the_thread_that_holds_the_lock() -> None:
         second.verify()
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def memory(clock: ManualClock) -> MemoryStorage:
-    return MemoryStorage.fresh(now_ms=clock.now_ms)
-
-
-@pytest.fixture
-def storage(memory: MemoryStorage) -> UnreliableStorage:
-    return UnreliableStorage(memory)
-
-
 def test_the_file_names_its_owner_and_goes_with_the_lock(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
