@@ -30,8 +30,8 @@ from bench.plan import (
     Workload,
     chosen_systems,
     chosen_workloads,
-    left_out,
     plan_race,
+    skipped_workloads,
 )
 from bench.progress import Progress
 from bench.race import Ledger, Race
@@ -125,12 +125,13 @@ def _lineitem(order: Order, work: Path) -> list[Path]:
 
 
 def _version(system: str, member: Member) -> str:
-    around = member.ask({"do": "versions"})
+    versions = member.ask({"do": "versions"})
     if system in JAR_NAMES:
-        own = Path(os.environ[JAR_NAMES[system]].split(",")[0]).stem.rpartition("-")[2]
+        system_version = Path(os.environ[JAR_NAMES[system]].split(",")[0]).stem.rpartition("-")[2]
     else:
-        own = version(system)
-    return f"{own} on Spark {around['spark']}, Java {around['java']}, Python {around['python']}"
+        system_version = version(system)
+    spark, java, python = (versions[name] for name in ("spark", "java", "python"))
+    return f"{system_version} on Spark {spark}, Java {java}, Python {python}"
 
 
 def _warm_up(member: Member, source: Source) -> None:
@@ -147,7 +148,7 @@ def _facts(order: Order, versions: dict[str, str], rows: int) -> dict[str, Any]:
         "rows": rows,
         "machine": _machine(order),
         "versions": versions,
-        "left_out": left_out(order.workloads, order.systems),
+        "left_out": skipped_workloads(order.workloads, order.systems),
     }
 
 
@@ -171,17 +172,19 @@ def _processor() -> str:
 
 def write_load_test(order: Order, folder: Path) -> Path:
     """Run the load test of TTL on a cluster, as large as the scale allows; gives its JSON."""
-    counts = [w.partitions for w in order.workloads if w.do is Do.TTL and order.size.holds(w)]
+    counts = [w.partitions for w in order.workloads if w.do is Do.TTL and order.size.fits(w)]
     if not counts:
         raise ValueError("--hdfs is for the workloads of TTL, and none of these fits the scale")
     with _work_folder(order) as work:
         lineitem = _lineitem(order, work)
-        before = os.getloadavg()[0]
-        found = load_test(lineitem, work, count=max(counts), cores=order.cores, memory=order.memory)
-    made = datetime.now(UTC).isoformat(timespec="seconds")
-    result = {"made": made, "scale": order.size.scale, "load_before": before, **found}
+        load_before = os.getloadavg()[0]
+        measured = load_test(
+            lineitem, work, count=max(counts), cores=order.cores, memory=order.memory
+        )
+    made_at = datetime.now(UTC).isoformat(timespec="seconds")
+    result = {"made": made_at, "scale": order.size.scale, "load_before": load_before, **measured}
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"ttl-hdfs-{made[:10]}.json"
+    file = folder / f"ttl-hdfs-{made_at[:10]}.json"
     file.write_text(json.dumps({**result, "machine": _machine(order)}, indent=1) + "\n", "utf-8")
     return file
 
@@ -225,25 +228,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse_order(words: Sequence[str]) -> tuple[Order, argparse.Namespace]:
+def parse_order(arguments: Sequence[str]) -> tuple[Order, argparse.Namespace]:
     """The order that the words of a command line give; a ValueError tells what is wrong."""
-    told = _parser().parse_args(words)
-    given = {name: getattr(told, name) for name in ("scale", "rounds", "commits")}
+    parsed = _parser().parse_args(arguments)
+    sizes = {name: getattr(parsed, name) for name in ("scale", "rounds", "commits")}
     size = replace(
-        FULL if told.full else Size(), **{name: value for name, value in given.items() if value}
+        FULL if parsed.full else Size(), **{name: value for name, value in sizes.items() if value}
     )
     cache = os.environ.get("LAKEWRIGHT_CACHE") or tempfile.gettempdir()
     order = Order(
         size=size,
-        workloads=chosen_workloads(_names(told.only)),
-        systems=chosen_systems(_names(told.system)),
-        cores=told.cores,
-        memory=told.memory,
-        work=told.work or Path(cache, "bench"),
-        keep=told.keep,
-        lineitem=tuple(told.lineitem),
+        workloads=chosen_workloads(_names(parsed.only)),
+        systems=chosen_systems(_names(parsed.system)),
+        cores=parsed.cores,
+        memory=parsed.memory,
+        work=parsed.work or Path(cache, "bench"),
+        keep=parsed.keep,
+        lineitem=tuple(parsed.lineitem),
     )
-    return order, told
+    return order, parsed
 
 
 def _names(text: str) -> list[str]:
@@ -255,21 +258,21 @@ def listing() -> str:
     return "\n".join(f"  {workload.name:<26}{workload.about}" for workload in WORKLOADS)
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Race and report; 0 if every system did everything and all rows agree."""
     try:
-        order, told = parse_order(words)
-        if told.list:
+        order, parsed = parse_order(arguments)
+        if parsed.list:
             print(listing())
             return 0
-        if told.hdfs:
-            print(write_load_test(order, told.out))
+        if parsed.hdfs:
+            print(write_load_test(order, parsed.out))
             return 0
         outcome = race(order)
     except (ValueError, WorkerError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
-    page = write_results(outcome, told.out)
+    page = write_results(outcome, parsed.out)
     print(page.read_text("utf-8"))
     print(f"written: {page}", file=sys.stderr)
     return 0 if outcome.is_sound else 1

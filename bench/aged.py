@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import lakewright as lw
-from bench.plan import AGED_DAYS, AGED_FIELD, KEPT_DAYS, KEPT_ROWS
+from bench.plan import AGED_DAYS, AGED_FIELD, RETAINED_DAYS, RETAINED_ROWS
 from bench.systems.base import KEYS, ORDERING
 from lakewright.client.write_client import WriteClient, spark_rows
 from lakewright.clock import Clock, SystemClock
@@ -60,8 +60,8 @@ def load(path: str, rows: DataFrame) -> int:
         ordering=ORDERING,
     )
     clocks: dict[str, Clock] = {
-        f"not ({KEPT_ROWS})": EarlierClock(AGED_DAYS),
-        KEPT_ROWS: SystemClock(),
+        f"not ({RETAINED_ROWS})": EarlierClock(AGED_DAYS),
+        RETAINED_ROWS: SystemClock(),
     }
     count = 0
     for which, clock in clocks.items():
@@ -78,16 +78,16 @@ def jobs(table: lw.Table, most: int) -> Iterator[tuple[str, Job]]:
     """
     options = {"hoodie.ttl.max.partitions.per.run": str(most)}
     yield "update", table.ttl.update_partitions
-    table.ttl.save({"spec": "*", "units": "DAYS", "value": KEPT_DAYS})
-    table.ttl.on(run_inline=False)
+    table.ttl.save({"spec": "*", "units": "DAYS", "value": RETAINED_DAYS})
+    table.ttl.enable(run_inline=False)
     yield "find", lambda: _count(table.preview("ttl", options))
     yield "run", lambda: _count(table.run("ttl", options))
     yield "clean", lambda: _count(table.run("clean", _CLEAN_NOW))
 
 
-def _count(done: object) -> int:
+def _count(result: object) -> int:
     """How many partitions a plan or a commit has."""
-    if isinstance(done, Skip):
-        raise RuntimeError(f"nothing was done: {done}")
-    partitions: tuple[str, ...] = done.partitions  # type: ignore[attr-defined]
+    if isinstance(result, Skip):
+        raise RuntimeError(f"nothing was done: {result}")
+    partitions: tuple[str, ...] = result.partitions  # type: ignore[attr-defined]
     return len(partitions)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lakewright as lw
 from bench import aged
-from bench.plan import AGED_FIELD, KEPT_ROWS
+from bench.plan import AGED_FIELD, RETAINED_ROWS
 from bench.systems.base import COLUMNS, total_rows
 from lakewright.testing.hdfs import HdfsServer, hdfs_server
 from lakewright.testing.spark_cluster import spark_cluster
@@ -34,26 +34,26 @@ def load_test(
     """
     with _session(work, cores, memory) as (spark, server):
         rows = _rows(spark, lineitem, count)
-        expected = total_rows(rows.where(KEPT_ROWS))
+        expected = total_rows(rows.where(RETAINED_ROWS))
         path = server.uri("lake/lineitem")
         seconds: dict[str, float] = {}
         _timed(seconds, "load", count, lambda: aged.load(path, rows))
         table = lw.open(path, spark=spark)
         for name, job in aged.jobs(table, count):
             _timed(seconds, name, count if name == "update" else count // 2, job)
-        found = total_rows(table.read(columns=COLUMNS))
-        if found != expected:
-            raise RuntimeError(f"{found} rows and sum are left, expected {expected}")
-        return {"partitions": count, "rows_left": found[0], "seconds": seconds}
+        actual = total_rows(table.read(columns=COLUMNS))
+        if actual != expected:
+            raise RuntimeError(f"{actual} rows and sum are left, expected {expected}")
+        return {"partitions": count, "rows_left": actual[0], "seconds": seconds}
 
 
 def _timed(seconds: dict[str, float], name: str, expected: int, job: aged.Job) -> None:
     started = time.perf_counter()
-    found = job()
+    partitions = job()
     seconds[name] = round(time.perf_counter() - started, 3)
-    print(f"  {name}: {seconds[name]:.1f} s, {found} partitions", file=sys.stderr)
-    if found != expected:
-        raise RuntimeError(f"{name} was about {found} partitions, expected {expected}")
+    print(f"  {name}: {seconds[name]:.1f} s, {partitions} partitions", file=sys.stderr)
+    if partitions != expected:
+        raise RuntimeError(f"{name} was about {partitions} partitions, expected {expected}")
 
 
 def _rows(spark: SparkSession, lineitem: Sequence[Path], count: int) -> DataFrame:
@@ -74,7 +74,7 @@ def _session(work: Path, cores: int, memory: str) -> Iterator[tuple[SparkSession
             work / "spark", workers=WORKERS, cores=max(1, cores // WORKERS), memory=memory
         ) as cluster,
     ):
-        told = {
+        settings = {
             **cluster.settings(),
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": str(cores),
@@ -83,7 +83,7 @@ def _session(work: Path, cores: int, memory: str) -> Iterator[tuple[SparkSession
             "spark.local.dir": str(work / "local"),
         }
         builder = SparkSession.builder.appName("bench")
-        for key, value in told.items():
+        for key, value in settings.items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")

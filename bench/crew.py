@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.memory import PeakMemory
 from bench.plan import DELTA, HUDI, ICEBERG, LAKEWRIGHT
-from lakewright.testing.processes import ask
+from lakewright.testing.processes import send_request
 
 ROOT = Path(__file__).parents[1]
 # Which variables name the Python and the JARs of a system; ./dev bench sets them.
@@ -61,7 +61,7 @@ class Member:
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a request; a WorkerError if there is none."""
-        answer: dict[str, Any] | None = ask(self.process, request)
+        answer: dict[str, Any] | None = send_request(self.process, request)
         if answer is None:
             tail = self.log.read_text("utf-8", "replace")[-2000:]
             raise WorkerError(f"the process of {self.system} went away:\n{tail}")
@@ -107,16 +107,22 @@ def crew_of(
 
 @contextmanager
 def _running(
-    system: str, place: Environment, folder: Path, code: Path, config: Mapping[str, Any]
+    system: str,
+    system_environment: Environment,
+    folder: Path,
+    code: Path,
+    config: Mapping[str, Any],
 ) -> Iterator[Member]:
     folder.mkdir(parents=True, exist_ok=True)
-    told = json.dumps({**config, "system": system, "jars": place.jars, "folder": str(folder)})
+    worker_config = json.dumps(
+        {**config, "system": system, "jars": system_environment.jars, "folder": str(folder)}
+    )
     foreign = {"SPARK_HOME", "SPARK_CONF_DIR", "PYTHONHOME"}
     environment = {
         **{name: value for name, value in os.environ.items() if name not in foreign},
-        **({"JAVA_HOME": place.java} if place.java else {}),
-        "PYSPARK_PYTHON": place.python,
-        "PYSPARK_DRIVER_PYTHON": place.python,
+        **({"JAVA_HOME": system_environment.java} if system_environment.java else {}),
+        "PYSPARK_PYTHON": system_environment.python,
+        "PYSPARK_DRIVER_PYTHON": system_environment.python,
         "PYTHONPATH": str(code),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "TZ": "UTC",
@@ -125,7 +131,7 @@ def _running(
     with (
         log.open("w") as errors,
         subprocess.Popen(
-            [place.python, "-m", "bench.worker", told],
+            [system_environment.python, "-m", "bench.worker", worker_config],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

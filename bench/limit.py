@@ -49,8 +49,8 @@ def copy(file: str, parts: int, folder: str) -> None:
     """Read a file and write its rows into `parts` files."""
     rows = pq.read_table(file, use_threads=False)
     Path(folder).mkdir(parents=True, exist_ok=True)
-    each = -(-rows.num_rows // parts)
+    part_rows = -(-rows.num_rows // parts)
     for part in range(parts):
         target = Path(folder) / f"{part}.parquet"
-        piece = rows.slice(part * each, each)
+        piece = rows.slice(part * part_rows, part_rows)
         pq.write_table(piece, target, compression="zstd", compression_level=1)

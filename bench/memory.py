@@ -16,16 +16,16 @@ def children_of(parents: dict[int, int], root: int) -> set[int]:
     offspring: dict[int, list[int]] = defaultdict(list)
     for child, parent in parents.items():
         offspring[parent].append(child)
-    found, waiting = set[int](), [root]
+    processes, waiting = set[int](), [root]
     while waiting:
         process = waiting.pop()
-        if process not in found:
-            found.add(process)
+        if process not in processes:
+            processes.add(process)
             waiting += offspring[process]
-    return found
+    return processes
 
 
-def held_bytes(root: int) -> int:
+def resident_bytes(root: int) -> int:
     """Resident memory of a tree of processes, without what they share with others."""
     return sum(_private_bytes(process) for process in children_of(_parents(), root))
 
@@ -58,7 +58,7 @@ class PeakMemory:
     def __init__(self, root: int) -> None:
         self.bytes = 0
         self._root = root
-        self._done = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> PeakMemory:
@@ -66,11 +66,11 @@ class PeakMemory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._done.set()
+        self._stopped.set()
         self._thread.join()
 
     def _watch(self) -> None:
         while True:
-            self.bytes = max(self.bytes, held_bytes(self._root))
-            if self._done.wait(EVERY_SECONDS):
+            self.bytes = max(self.bytes, resident_bytes(self._root))
+            if self._stopped.wait(EVERY_SECONDS):
                 return

@@ -90,11 +90,11 @@ def _heading(result: Mapping[str, Any]) -> list[str]:
         + _text(x + 15, 39, f"against {label}", style="small")
         for (against, label), x in zip(AGAINST.items(), (LEFT, LEFT + 110), strict=True)
     ]
-    lost = f'<rect class="loss" x="{LEFT + 330}" y="30" width="10" height="10"/>'
+    loss_key = f'<rect class="loss" x="{LEFT + 330}" y="30" width="10" height="10"/>'
     return [
         _text(LEFT, 20, f"Lakewright: times faster (right) or slower (left); {about}"),
         *keys,
-        lost + _text(LEFT + 345, 39, "slower; | target", style="small"),
+        loss_key + _text(LEFT + 345, 39, "slower; | target", style="small"),
     ]
 
 
@@ -127,6 +127,6 @@ def _target(y: float, bound: float | None, low: float, high: float) -> list[str]
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", style: str = "") -> str:
-    named = f' class="{style}"' if style else ""
+    class_attribute = f' class="{style}"' if style else ""
     safe = text.replace("&", "&amp;").replace("<", "&lt;")
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}"{named}>{safe}</text>'
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}"{class_attribute}>{safe}</text>'

@@ -20,8 +20,8 @@ COMMIT_ROWS = 100
 # The load test of partition TTL. Real Hudi 1.2 cannot keep partitions for more than 24 days.
 AGED_FIELD = "l_suppkey"
 AGED_DAYS = 30
-KEPT_DAYS = 20
-KEPT_ROWS = f"{AGED_FIELD} % 2 = 1"
+RETAINED_DAYS = 20
+RETAINED_ROWS = f"{AGED_FIELD} % 2 = 1"
 SUPPLIERS = 10_000  # at scale 1
 
 
@@ -86,7 +86,7 @@ class Workload:
     partitions: int = 0
 
     @property
-    def leaves(self) -> str:
+    def resulting_change(self) -> str:
         """The change that the table holds afterwards."""
         if self.do in _SERVICES:
             return f"{self.do} {self.starts}"
@@ -177,7 +177,7 @@ class Size:
     partitions: int = 1_000
     feed: int = 12
 
-    def holds(self, workload: Workload) -> bool:
+    def fits(self, workload: Workload) -> bool:
         """Whether a table with the partitions of a workload can be made."""
         most = SUPPLIERS * self.scale if workload.do is Do.TTL else self.partitions
         return workload.partitions <= most
@@ -236,10 +236,10 @@ def chosen_systems(names: Sequence[str]) -> tuple[str, ...]:
         raise ValueError(f"--system {','.join(unknown)}: there are {', '.join(SYSTEMS)}")
     if not names:
         return SYSTEMS
-    wanted = set(names) | ({LIMIT} if LAKEWRIGHT in names else set())
-    if LIMIT in wanted and LAKEWRIGHT not in wanted:
+    chosen = set(names) | ({LIMIT} if LAKEWRIGHT in names else set())
+    if LIMIT in chosen and LAKEWRIGHT not in chosen:
         raise ValueError("--system limit: it is measured in the process of lakewright, name both")
-    return tuple(system for system in SYSTEMS if system in wanted)
+    return tuple(system for system in SYSTEMS if system in chosen)
 
 
 def rotated(systems: Sequence[str], by: int) -> tuple[str, ...]:
@@ -257,7 +257,7 @@ class _Planner:
     """Knows, while planning, which state each system's tables are in."""
 
     size: Size
-    kept: set[tuple[str, Kind]] = field(default_factory=set)
+    copied: set[tuple[str, Kind]] = field(default_factory=set)
     states: dict[tuple[str, Kind], str | None] = field(default_factory=dict)
 
     def steps(self, number: int, workload: Workload, system: str) -> Iterator[Step]:
@@ -280,10 +280,10 @@ class _Planner:
             yield from self._prepared(number, workload, system)
         counted = self._step(number, workload, system, workload.do, counted=True)
         yield counted
-        place = (system, workload.kind)
-        self.states[place] = workload.leaves
-        if workload.do is Do.LOAD and place not in self.kept:
-            self.kept.add(place)
+        table_key = (system, workload.kind)
+        self.states[table_key] = workload.resulting_change
+        if workload.do is Do.LOAD and table_key not in self.copied:
+            self.copied.add(table_key)
             yield self._step(number, workload, system, Do.KEEP)
         # The next rounds do the same to the same rows; only tiny commits go on.
         if number == 0 or workload.do is Do.COMMITS:
@@ -306,15 +306,15 @@ class _Planner:
             yield self._step(number, workload, system, Do.CHECK)
 
     def _prepared(self, number: int, workload: Workload, system: str) -> Iterator[Step]:
-        place = (system, workload.kind)
-        if place not in self.kept:
-            self.kept.add(place)
-            self.states[place] = ""
+        table_key = (system, workload.kind)
+        if table_key not in self.copied:
+            self.copied.add(table_key)
+            self.states[table_key] = ""
             yield self._step(number, workload, system, Do.LOAD)
             yield self._step(number, workload, system, Do.KEEP)
         if workload.do is Do.COMMITS and number > 0:
             return
-        if self.states.get(place) == workload.starts:
+        if self.states.get(table_key) == workload.starts:
             return
         yield self._step(number, workload, system, Do.RESTORE)
         if workload.starts:
@@ -355,7 +355,7 @@ def plan_race(
 ) -> tuple[Step, ...]:
     """All steps: in every round each workload by all systems, in rotated order."""
     planner = _Planner(size)
-    chosen = tuple(filter(size.holds, workloads))
+    chosen = tuple(filter(size.fits, workloads))
     return tuple(
         step
         for number in range(size.rounds)
@@ -366,7 +366,9 @@ def plan_race(
     )
 
 
-def left_out(workloads: Iterable[Workload], systems: Sequence[str]) -> dict[str, dict[str, str]]:
+def skipped_workloads(
+    workloads: Iterable[Workload], systems: Sequence[str]
+) -> dict[str, dict[str, str]]:
     """For each workload the systems that do not take part, with the reason."""
     return {
         workload.name: reasons

@@ -9,13 +9,12 @@ from typing import TextIO
 BAR = 24
 
 
-def bar(done: int, steps: int, elapsed: float, text: str, width: int) -> str:
+def bar(completed: int, steps: int, elapsed: float, text: str, width: int) -> str:
     """The line of a terminal. Pure."""
-    filled = BAR * done // max(steps, 1)
-    left = f"{clock(elapsed / done * (steps - done))} left" if done else ""
-    line = (
-        f"[{'#' * filled}{'.' * (BAR - filled)}] {done}/{steps}  {clock(elapsed)}  {text}  {left}"
-    )
+    filled = BAR * completed // max(steps, 1)
+    remaining = f"{clock(elapsed / completed * (steps - completed))} left" if completed else ""
+    head = f"[{'#' * filled}{'.' * (BAR - filled)}] {completed}/{steps}"
+    line = f"{head}  {clock(elapsed)}  {text}  {remaining}"
     return line[: max(width - 1, 1)].ljust(max(width - 1, 1))
 
 
@@ -30,19 +29,21 @@ class Progress:
     def __init__(self, steps: int, stream: TextIO) -> None:
         self._steps = steps
         self._stream = stream
-        self._done = -1
+        self._completed = -1
         self._started = time.monotonic()
         self._last = ""
 
     def at(self, text: str) -> None:
         """A step begins."""
-        self._done += 1
+        self._completed += 1
         elapsed = time.monotonic() - self._started
         if self._stream.isatty():
             width = shutil.get_terminal_size().columns
-            self._stream.write("\r" + bar(self._done, self._steps, elapsed, text, width))
+            self._stream.write("\r" + bar(self._completed, self._steps, elapsed, text, width))
         else:
-            self._stream.write(f"{clock(elapsed):>6}  {self._done + 1}/{self._steps}  {text}\n")
+            self._stream.write(
+                f"{clock(elapsed):>6}  {self._completed + 1}/{self._steps}  {text}\n"
+            )
         self._stream.flush()
 
     def say(self, text: str) -> None:

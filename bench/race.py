@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.crew import Member, WorkerError
-from bench.plan import AGED_FIELD, HOT_YEAR, KEPT_ROWS, Do, Kind, Step
+from bench.plan import AGED_FIELD, HOT_YEAR, RETAINED_ROWS, Do, Kind, Step
 from bench.progress import Progress
 from bench.results import Check, Failure, Measurement, Total
 from bench.source import ROWS, Source, loaded
@@ -23,7 +23,7 @@ class Ledger:
 
     source: Source
     accountant: Member
-    _known: dict[tuple[str, ...], Total] = field(default_factory=dict)
+    _totals: dict[tuple[str, ...], Total] = field(default_factory=dict)
 
     def rows(self) -> int:
         """How many rows the big tables begin with."""
@@ -32,17 +32,19 @@ class Ledger:
     def expected(self, step: Step) -> Total:
         """The rows after the workload of a step, or those that it read."""
         if step.kind is Kind.AGED:
-            kept = f"{AGED_FIELD} <= {step.count} and {KEPT_ROWS}"
-            return self._total(self.source.files(ROWS), kept)
+            retained = f"{AGED_FIELD} <= {step.count} and {RETAINED_ROWS}"
+            return self._total(self.source.files(ROWS), retained)
         if step.kind is Kind.FEED:
             return self._changed(self.source.files(step.source))
-        before = self._total(self.source.files(loaded(step.kind)))
+        loaded_total = self._total(self.source.files(loaded(step.kind)))
         change = step.source or step.starts
         if not change or step.do is Do.LOAD:
-            return before
+            return loaded_total
         last = step.first + step.count if step.kind.is_tiny else None
         incoming = NOTHING if change == "delete" else self._total(self.source.files(change)[:last])
-        after = before.with_change(incoming, self._total(self.source.files(f"{change}_old")[:last]))
+        after = loaded_total.with_change(
+            incoming, self._total(self.source.files(f"{change}_old")[:last])
+        )
         # Which updates a writer puts into base files at once is its own choice.
         return Total(after.rows, None) if step.optimized else after
 
@@ -52,10 +54,10 @@ class Ledger:
 
     def _total(self, files: Sequence[str], where: str = "") -> Total:
         key = (where, *files)
-        if key not in self._known:
+        if key not in self._totals:
             answer = self.accountant.ask({"do": "sum", "files": list(files), "where": where})
-            self._known[key] = Total(answer["rows"], answer["checksum"])
-        return self._known[key]
+            self._totals[key] = Total(answer["rows"], answer["checksum"])
+        return self._totals[key]
 
 
 @dataclass(slots=True)
@@ -93,8 +95,8 @@ class Race:
             seconds = tuple(answer["seconds"])
             self.measurements.append(Measurement(*names, seconds, parts, answer.get("peak_bytes")))
         elif step.do is Do.CHECK:
-            found = Total(answer["rows"], answer["checksum"])
-            self.checks.append(Check(*names, found, self.ledger.expected(step)))
+            actual = Total(answer["rows"], answer["checksum"])
+            self.checks.append(Check(*names, actual, self.ledger.expected(step)))
 
 
 def request_of(step: Step, source: Source) -> dict[str, Any]:

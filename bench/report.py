@@ -21,37 +21,39 @@ Table = dict[str, dict[str, float]]
 
 def medians(measurements: Iterable[Measurement]) -> Table:
     """Seconds of each workload and system: the median of all its measurements."""
-    taken: dict[str, dict[str, list[float]]] = {}
-    for each in measurements:
-        taken.setdefault(each.workload, {}).setdefault(each.system, []).extend(each.seconds)
-    return _medians(taken)
+    seconds: dict[str, dict[str, list[float]]] = {}
+    for measurement in measurements:
+        seconds.setdefault(measurement.workload, {}).setdefault(measurement.system, []).extend(
+            measurement.seconds
+        )
+    return _medians(seconds)
 
 
 def part_medians(measurements: Iterable[Measurement]) -> dict[str, Table]:
     """The same for the parts of a workload, such as the queries of a scan."""
-    taken: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for each in measurements:
-        for part, seconds in each.parts.items():
-            systems = taken.setdefault(each.workload, {}).setdefault(part, {})
-            systems.setdefault(each.system, []).extend(seconds)
-    return {workload: _medians(parts) for workload, parts in taken.items()}
+    seconds_by_part: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for measurement in measurements:
+        for part, seconds in measurement.parts.items():
+            systems = seconds_by_part.setdefault(measurement.workload, {}).setdefault(part, {})
+            systems.setdefault(measurement.system, []).extend(seconds)
+    return {workload: _medians(parts) for workload, parts in seconds_by_part.items()}
 
 
-def _medians(taken: Mapping[str, Mapping[str, Sequence[float]]]) -> Table:
+def _medians(values_by_system: Mapping[str, Mapping[str, Sequence[float]]]) -> Table:
     return {
         name: {system: median(seconds) for system, seconds in systems.items()}
-        for name, systems in taken.items()
+        for name, systems in values_by_system.items()
     }
 
 
 def peaks(measurements: Iterable[Measurement]) -> Table:
     """Bytes of each workload and system: the median over the rounds of the peak."""
-    taken: dict[str, dict[str, list[float]]] = {}
-    for each in measurements:
-        if each.peak_bytes is not None:
-            systems = taken.setdefault(each.workload, {})
-            systems.setdefault(each.system, []).append(each.peak_bytes)
-    return _medians(taken)
+    peak_bytes: dict[str, dict[str, list[float]]] = {}
+    for measurement in measurements:
+        if measurement.peak_bytes is not None:
+            systems = peak_bytes.setdefault(measurement.workload, {})
+            systems.setdefault(measurement.system, []).append(measurement.peak_bytes)
+    return _medians(peak_bytes)
 
 
 def greatest(peak: Table) -> dict[str, float]:
@@ -65,13 +67,13 @@ def greatest(peak: Table) -> dict[str, float]:
 
 def slopes(measurements: Iterable[Measurement]) -> dict[str, float]:
     """How much slower the last commits of a system are than its first ones."""
-    taken: dict[str, list[float]] = {}
-    for each in sorted(measurements, key=lambda one: one.round):
-        if each.workload == "tiny_commit":
-            taken.setdefault(each.system, []).extend(each.seconds)
+    seconds_by_system: dict[str, list[float]] = {}
+    for measurement in sorted(measurements, key=lambda one: one.round):
+        if measurement.workload == "tiny_commit":
+            seconds_by_system.setdefault(measurement.system, []).extend(measurement.seconds)
     return {
         system: median(seconds[-ENDS:]) / median(seconds[:ENDS])
-        for system, seconds in taken.items()
+        for system, seconds in seconds_by_system.items()
         if len(seconds) >= 2 * ENDS
     }
 
@@ -81,29 +83,29 @@ def ratios_of(systems: Mapping[str, float]) -> dict[str, float]:
     ours = systems.get(LAKEWRIGHT)
     if not ours:
         return {}
-    found = {}
+    ratios = {}
     if HUDI in systems:
-        found["hudi"] = systems[HUDI] / ours
+        ratios["hudi"] = systems[HUDI] / ours
     if peers := [systems[peer] for peer in PEERS if peer in systems]:
-        found["best_peer"] = min(peers) / ours
+        ratios["best_peer"] = min(peers) / ours
     if LIMIT in systems:
-        found["limit"] = ours / systems[LIMIT]
-    return found
+        ratios["limit"] = ours / systems[LIMIT]
+    return ratios
 
 
 def all_ratios(measurements: Sequence[Measurement]) -> Table:
     """The ratios of every workload, and of memory."""
-    found = {name: ratios_of(systems) for name, systems in medians(measurements).items()}
+    by_workload = {name: ratios_of(systems) for name, systems in medians(measurements).items()}
     for name, parts in part_medians(measurements).items():
         for part in JUDGED_PARTS:
             times = parts.get(part, {})
             if LAKEWRIGHT in times and HUDI in times:
-                found[name][f"hudi_{part}"] = times[HUDI] / times[LAKEWRIGHT]
-    found[MEMORY] = ratios_of(greatest(peaks(measurements)))
+                by_workload[name][f"hudi_{part}"] = times[HUDI] / times[LAKEWRIGHT]
+    by_workload[MEMORY] = ratios_of(greatest(peaks(measurements)))
     ours = slopes(measurements).get(LAKEWRIGHT)
     if ours is not None:
-        found["tiny_commit"]["slope"] = ours
-    return {name: ratios for name, ratios in found.items() if ratios}
+        by_workload["tiny_commit"]["slope"] = ours
+    return {name: ratios for name, ratios in by_workload.items() if ratios}
 
 
 def judged_targets(ratios: Table) -> list[dict[str, Any]]:
@@ -111,8 +113,8 @@ def judged_targets(ratios: Table) -> list[dict[str, Any]]:
     judged = []
     for target in TARGETS:
         ratio = ratios.get(target.workload, {}).get(target.against)
-        met = None if ratio is None else target.is_met(ratio)
-        judged.append({**asdict(target), "ratio": ratio, "met": met})
+        is_met = None if ratio is None else target.is_met(ratio)
+        judged.append({**asdict(target), "ratio": ratio, "met": is_met})
     return judged
 
 
@@ -129,7 +131,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "peak_bytes": peaks(outcome.measurements),
         "checks": [{**asdict(check), "agrees": check.agrees} for check in outcome.checks],
         "failures": [asdict(failure) for failure in outcome.failures],
-        "measurements": [_rounded(asdict(each)) for each in outcome.measurements],
+        "measurements": [_rounded(asdict(measurement)) for measurement in outcome.measurements],
     }
 
 
@@ -137,9 +139,9 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 4)
     if isinstance(value, Mapping):
-        return {name: _rounded(each) for name, each in value.items()}
+        return {name: _rounded(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
+        return [_rounded(item) for item in value]
     return value
 
 
@@ -209,11 +211,11 @@ def _targets(result: Mapping[str, Any]) -> list[str]:
 
 
 def _troubles(result: Mapping[str, Any]) -> list[str]:
-    wrong = [check for check in result["checks"] if not check["agrees"]]
+    failed = [check for check in result["checks"] if not check["agrees"]]
     lines = [
         f"- {check['system']} holds other rows after `{check['workload']}`: "
         f"{check['found']}, expected {check['expected']}"
-        for check in wrong
+        for check in failed
     ]
     lines += [
         f"- {failure['system']} failed in `{failure['workload']}`: {failure['error'][:200]!r}"

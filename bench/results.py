@@ -36,9 +36,9 @@ class Total:
             self.checksum + incoming.checksum - outgoing.checksum,
         )
 
-    def allows(self, found: Total) -> bool:
+    def allows(self, actual: Total) -> bool:
         """Is this what was expected?"""
-        return self.rows == found.rows and self.checksum in {None, found.checksum}
+        return self.rows == actual.rows and self.checksum in {None, actual.checksum}
 
 
 @dataclass(frozen=True, slots=True)

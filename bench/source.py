@@ -50,7 +50,7 @@ def generate_lineitem(program: Path, scale: float, folder: Path) -> list[Path]:
     """Let the generator of TPC-H write lineitem; gives its files."""
     command = [program, "parquet", "-s", str(scale), "--tables", "lineitem"]
     command += ["--parts", str(PARTS), "--output-dir", folder]
-    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([str(argument) for argument in command], check=True, stdout=subprocess.DEVNULL)
     return sorted((folder / "lineitem").glob("*.parquet"))
 
 

@@ -28,10 +28,10 @@ from bench.systems.base import (
     COLUMNS,
     TWO_COLUMNS,
     System,
-    place,
     scan_all,
     scan_two,
     start_session,
+    table_folder,
     total_rows,
 )
 
@@ -100,22 +100,22 @@ class Worker:
     def _warm_up(self, request: Request) -> Answer:
         """Every verb on small tables, so that no class is loaded while time is taken."""
         for kind in (Kind.COW, Kind.MOR):
-            each: Request = {"kind": kind, "partitions": [], "optimized": False, "count": 1}
-            self._load({**each, "files": request["files"]})
+            base_request: Request = {"kind": kind, "partitions": [], "optimized": False, "count": 1}
+            self._load({**base_request, "files": request["files"]})
             # The second time they are all updates, for which log files are written.
             for commit in [*request["commits"], *request["commits"]]:
-                self._upsert({**each, "files": [commit]})
-            self._scan(each)
+                self._upsert({**base_request, "files": [commit]})
+            self._scan(base_request)
             if kind in request["serves"]:
                 (self._system.cluster if kind is Kind.COW else self._system.compact)(kind)
             if kind is Kind.COW:
-                self._delete({**each, "files": request["commits"][:1]})
-                _total(self._read(each, COLUMNS))
-            self._drop(place(self._folder, kind))
+                self._delete({**base_request, "files": request["commits"][:1]})
+                _total(self._read(base_request, COLUMNS))
+            self._drop(table_folder(self._folder, kind))
         return {}
 
     def _load(self, request: Request) -> Answer:
-        self._drop(place(self._folder, request["kind"]))
+        self._drop(table_folder(self._folder, request["kind"]))
         with timed() as seconds:
             self._system.load(Kind(request["kind"]), self._rows(request["files"]))
         return {"seconds": seconds}
@@ -132,8 +132,8 @@ class Worker:
         return {"seconds": seconds}
 
     def _commits(self, request: Request) -> Answer:
-        each = [self._upsert({**request, "files": [file]}) for file in request["files"]]
-        return {"seconds": [second for one in each for second in one["seconds"]]}
+        answers = [self._upsert({**request, "files": [file]}) for file in request["files"]]
+        return {"seconds": [second for one in answers for second in one["seconds"]]}
 
     def _service(self, request: Request, serve: Callable[[Kind], None]) -> Answer:
         with timed() as seconds:
@@ -143,22 +143,24 @@ class Worker:
     def _make_many(self, request: Request) -> Answer:
         """Make a table of many partitions for any system that plans on Hudi's format."""
         folder = self._folder.parent / request["system"]
-        many = importlib.import_module("bench.many")
-        many.make_table(_many(folder, request["count"]), request["count"])
+        many_partitions = importlib.import_module("bench.many")
+        many_partitions.make_table(
+            _many_partitions_table(folder, request["count"]), request["count"]
+        )
         return {}
 
     def _plan(self, request: Request) -> Answer:
         """Schedule, with incremental planning and without; what is scheduled is taken back."""
-        table = _many(self._folder, request["count"])
+        table = _many_partitions_table(self._folder, request["count"])
         parts: dict[str, list[float]] = {}
         for name in ("incremental", "all"):
             timeline = table / ".hoodie" / "timeline"
-            before = set(timeline.iterdir())
+            files_before = set(timeline.iterdir())
             self._system.forget()
             with timed() as seconds:
                 self._system.schedule(table, incremental=name == "incremental")
             parts[name] = seconds
-            added = set(timeline.iterdir()) - before
+            added = set(timeline.iterdir()) - files_before
             if not any(file.name.endswith(".compaction.requested") for file in added):
                 raise RuntimeError("no compaction was scheduled")
             for file in added:
@@ -167,16 +169,16 @@ class Worker:
 
     def _make_aged(self, request: Request) -> Answer:
         """Put a table there for the load test of TTL, for any system on Hudi's format."""
-        kept = self._kept(f"{Kind.AGED}_{request['count']}")
+        copy = self._copy_of(f"{Kind.AGED}_{request['count']}")
         aged = importlib.import_module("bench.aged")
-        if request["system"] == LAKEWRIGHT or not kept.exists():
-            self._drop(kept)
+        if request["system"] == LAKEWRIGHT or not copy.exists():
+            self._drop(copy)
             rows = self._rows(request["files"]).where(f"{AGED_FIELD} <= {request['count']}")
             with timed() as self._loading:
-                aged.load(str(kept), rows)
-        table = place(self._folder.parent / request["system"], Kind.AGED)
+                aged.load(str(copy), rows)
+        table = table_folder(self._folder.parent / request["system"], Kind.AGED)
         self._drop(table)
-        shutil.copytree(kept, table)
+        shutil.copytree(copy, table)
         return {}
 
     def _ttl(self, request: Request) -> Answer:
@@ -184,17 +186,17 @@ class Worker:
         count = request["count"]
         parts = {"load": self._loading} if request["system"] == LAKEWRIGHT else {}
         self._system.forget()
-        table = place(self._folder, Kind.AGED)
+        table = table_folder(self._folder, Kind.AGED)
         for name, job in self._system.ttl(table, count):
             with timed() as seconds:
-                found = job()
-            if found != (count if name == "update" else count // 2):
-                raise RuntimeError(f"{name} was about {found} partitions of {count}")
+                partitions = job()
+            if partitions != (count if name == "update" else count // 2):
+                raise RuntimeError(f"{name} was about {partitions} partitions of {count}")
             parts[name] = seconds
             print(f"ttl of {count} partitions, {name}: {seconds[0]:.2f} s", file=sys.stderr)
-        left = {Path(file).parent for file in _base_files(table)}
-        if len(left) != count // 2:
-            raise RuntimeError(f"{len(left)} partitions of {count} still have files")
+        remaining = {Path(file).parent for file in _base_files(table)}
+        if len(remaining) != count // 2:
+            raise RuntimeError(f"{len(remaining)} partitions of {count} still have files")
         return {"seconds": parts["run"], **parts}
 
     def _sum(self, request: Request) -> Answer:
@@ -228,30 +230,30 @@ class Worker:
         kind = Kind(request["kind"])
         if kind is not Kind.FEED:
             return _total(self._read(request, COLUMNS))
-        found = [
+        totals = [
             total_rows(self._system.changes(kind, self._system.position(kind, back)))
             for back in CHANGES.values()
         ]
-        return {"rows": sum(f[0] for f in found), "checksum": sum(f[1] for f in found)}
+        return {"rows": sum(f[0] for f in totals), "checksum": sum(f[1] for f in totals)}
 
     def _keep(self, request: Request) -> Answer:
-        shutil.copytree(place(self._folder, request["kind"]), self._kept(request["kind"]))
+        shutil.copytree(table_folder(self._folder, request["kind"]), self._copy_of(request["kind"]))
         return {}
 
     def _restore(self, request: Request) -> Answer:
-        table = place(self._folder, request["kind"])
+        table = table_folder(self._folder, request["kind"])
         self._drop(table)
-        shutil.copytree(self._kept(request["kind"]), table)
+        shutil.copytree(self._copy_of(request["kind"]), table)
         return {}
 
     def _limit_load(self, request: Request) -> Answer:
-        files = len(_base_files(place(self._folder, request["kind"])))
+        files = len(_base_files(table_folder(self._folder, request["kind"])))
         with self._bare() as (bare, folder):
             return {"seconds": [bare.load(request["files"], files, folder)]}
 
     def _limit_rewrite(self, request: Request) -> Answer:
-        kept = self._kept(request["kind"])
-        folders = [kept / name for name in request["partitions"]] or [kept]
+        copy = self._copy_of(request["kind"])
+        folders = [copy / name for name in request["partitions"]] or [copy]
         old = [file for folder in folders for file in _base_files(folder)]
         with self._bare() as (bare, folder):
             return {"seconds": [bare.rewrite(request["files"], old, folder)]}
@@ -279,7 +281,7 @@ class Worker:
             limit.close()
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _kept(self, kind: str) -> Path:
+    def _copy_of(self, kind: str) -> Path:
         return self._folder / "kept" / kind
 
     def _drop(self, table: Path) -> None:
@@ -297,8 +299,8 @@ def timed() -> Iterator[list[float]]:
     seconds.append(time.perf_counter() - started)
 
 
-def _many(folder: Path, count: int) -> Path:
-    return place(folder, f"{Kind.MANY}_{count}")
+def _many_partitions_table(folder: Path, count: int) -> Path:
+    return table_folder(folder, f"{Kind.MANY}_{count}")
 
 
 def _total(frame: DataFrame) -> Answer:

@@ -18,16 +18,18 @@ from lakewright.demo import sample_table, start_spark
 
 def consume(table: lw.Table, state: Path, batch: int = 2) -> dict[str, float]:
     """Bring the totals up to date, a few writes at a time."""
-    known = json.loads(state.read_text("utf-8")) if state.exists() else {"at": None, "totals": {}}
+    progress = (
+        json.loads(state.read_text("utf-8")) if state.exists() else {"at": None, "totals": {}}
+    )
     while True:
-        changes = table.changes(since=known["at"], limit=batch, format="cdc")
+        changes = table.changes(since=progress["at"], limit=batch, format="cdc")
         if not changes.instants:
-            return dict(known["totals"])
-        totals = add(known["totals"], changes)
-        known = {"at": changes.checkpoint, "totals": totals}
-        beside = state.with_suffix(".new")
-        beside.write_text(json.dumps(known), "utf-8")
-        os.replace(beside, state)
+            return dict(progress["totals"])
+        totals = add(progress["totals"], changes)
+        progress = {"at": changes.checkpoint, "totals": totals}
+        temporary = state.with_suffix(".new")
+        temporary.write_text(json.dumps(progress), "utf-8")
+        os.replace(temporary, state)
 
 
 def add(totals: dict[str, float], changes: lw.Changes) -> dict[str, float]:
@@ -37,8 +39,8 @@ def add(totals: dict[str, float], changes: lw.Changes) -> dict[str, float]:
         changes.dataframe.select(F.from_json(side, fields).alias("row"), F.lit(sign).alias("sign"))
         for side, sign in (("before", -1), ("after", 1))
     ]
-    found = sides[0].union(sides[1]).where("row IS NOT NULL")
-    sums = found.groupBy("row.city").agg(F.sum(F.col("sign") * F.col("row.fare")).alias("fares"))
+    images = sides[0].union(sides[1]).where("row IS NOT NULL")
+    sums = images.groupBy("row.city").agg(F.sum(F.col("sign") * F.col("row.fare")).alias("fares"))
     after = dict(totals)
     for row in sums.collect():
         after[row.city] = round(after.get(row.city, 0.0) + row.fares, 2)
@@ -51,8 +53,8 @@ def main(path: str | None = None) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder) / "totals.json"
         totals = consume(table, state)
-        again = consume(table, state)  # nothing new: nothing is counted twice
-    assert totals == again
+        repeated = consume(table, state)  # nothing new: nothing is counted twice
+    assert totals == repeated
     for city, fares in sorted(totals.items()):
         print(f"{city:<12} {fares:10.2f}")
     return totals

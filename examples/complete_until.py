@@ -32,16 +32,18 @@ def main() -> int:
     write((1, 11.0, "2026-01-30 23:30:00"))  # an update, in a log file
     write((2, 14.0, "2026-01-31 00:10:00"))  # the next day has begun
 
-    for held in table.holding_back(limit=1):
-        print("held back by", held.log, "of the write", held.instant)
-    done = table.run(
+    for blocking in table.blocking_log_files(limit=1):
+        print("held back by", blocking.log, "of the write", blocking.instant)
+    result = table.run(
         "compaction",
         {
             "hoodie.compaction.strategy": "event_time",
             "hoodie.compaction.event.time.threshold": MIDNIGHT,
         },
     )
-    print("compacted:", f"{done.updated} row folded in" if isinstance(done, lw.Commit) else done)
+    print(
+        "compacted:", f"{result.updated} row folded in" if isinstance(result, lw.Commit) else result
+    )
 
     # Elsewhere, before a report is made: an UnavailableError tells what holds it back.
     table.wait_until_complete("2026-01-30T23:59:59Z", timeout=60)

@@ -43,31 +43,35 @@ def job(spark: SparkSession, path: str) -> dict[str, list[tuple[Any, ...]]]:
 
     save(("r1", "paris", 10.0, 10), ("r2", "paris", 20.0, 10), ("r3", "oslo", 30.0, 10))
     spark.sql(f"CREATE TABLE rides USING hudi LOCATION '{path}'")
-    seen = spark.sql("CALL show_commits(table => 'rides', limit => 1)").first()
-    assert seen is not None
+    last_commit = spark.sql("CALL show_commits(table => 'rides', limit => 1)").first()
+    assert last_commit is not None
     # One ride is dearer than it was, one is new, and one comes too late to count.
     save(("r1", "paris", 11.0, 20), ("r4", "oslo", 40.0, 20), ("r3", "oslo", 1.0, 5))
     changed = (
         spark.read.format("hudi")
         .option("hoodie.datasource.query.type", "incremental")
-        .option("hoodie.datasource.read.begin.instanttime", seen["state_transition_time"])
+        .option("hoodie.datasource.read.begin.instanttime", last_commit["state_transition_time"])
         .load(path)
     )
-    told = {"changed": sorted(tuple(row) for row in changed.select("id", "fare", "ts").collect())}
+    results = {
+        "changed": sorted(tuple(row) for row in changed.select("id", "fare", "ts").collect())
+    }
     compacted = spark.sql(
         "CALL run_compaction(op => 'scheduleAndExecute', table => 'rides', "
         "options => 'hoodie.compact.inline.max.delta.commits=1')"
     )
-    told["compacted"] = [(row["operation_size"], row["state"]) for row in compacted.collect()]
+    results["compacted"] = [(row["operation_size"], row["state"]) for row in compacted.collect()]
     spark.sql(MERGE)
-    told["merged"] = rows("SELECT id, city, fare, ts FROM rides")
-    before = spark.sql("CALL show_commits(table => 'rides')").collect()[-1]["commit_time"]
-    told["first"] = rows(f"SELECT id, fare FROM rides TIMESTAMP AS OF '{before}'")
+    results["merged"] = rows("SELECT id, city, fare, ts FROM rides")
+    first_commit_time = spark.sql("CALL show_commits(table => 'rides')").collect()[-1][
+        "commit_time"
+    ]
+    results["first"] = rows(f"SELECT id, fare FROM rides TIMESTAMP AS OF '{first_commit_time}'")
     spark.sql("UPDATE rides SET fare = fare * 2 WHERE city = 'oslo'")
     spark.sql("DELETE FROM rides WHERE fare > 70")
-    told["rides"] = rows("SELECT id, city, fare, ts FROM rides")
+    results["rides"] = rows("SELECT id, city, fare, ts FROM rides")
     spark.sql("DROP TABLE rides")
-    return told
+    return results
 
 
 def main(path: str) -> None:
@@ -76,8 +80,8 @@ def main(path: str) -> None:
 
     spark = SparkSession.builder.appName("rides").getOrCreate()
     lw.install(spark)  # was: .config("spark.jars.packages", "org.apache.hudi:hudi-spark3.5-...")
-    for name, found in job(spark, path).items():
-        print(name, *found, sep="\n  ")
+    for name, rows in job(spark, path).items():
+        print(name, *rows, sep="\n  ")
 
 
 if __name__ == "__main__":

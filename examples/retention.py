@@ -22,8 +22,8 @@ def main() -> list[str]:
     )
     table.ttl.save({"spec": "**", "units": "YEARS", "value": 1})
     table.ttl.save({"spec": "city=Oslo/*", "units": "DAYS", "value": 2})
-    table.ttl.settings(resolve_conflicts_by="MIN_TTL")  # where both match, the shorter counts
-    table.ttl.on(run_inline=False)  # not after each write: only when it is asked for
+    table.ttl.configure(resolve_conflicts_by="MIN_TTL")  # where both match, the shorter counts
+    table.ttl.enable(run_inline=False)  # not after each write: only when it is asked for
 
     rows = [(1, "Oslo", "2026-01-30"), (2, "Oslo", "2026-01-31"), (3, "Bergen", "2999-01-01")]
     table.upsert(spark.createDataFrame(rows, "id INT, city STRING, day STRING"))
@@ -40,11 +40,13 @@ def main() -> list[str]:
         "hoodie.partition.ttl.strategy.event.time.format": "yyyy-MM-dd",
         "hoodie.partition.ttl.strategy.event.time.partition.start.index": "1",
     }
-    gone = table.run("ttl", by_path)
-    print("by the day in the path:", gone.partitions if isinstance(gone, lw.Commit) else gone)
-    left = sorted({row.city + "/" + row.day for row in table.read().collect()})
-    print("left:", left)
-    return left
+    deleted = table.run("ttl", by_path)
+    print(
+        "by the day in the path:", deleted.partitions if isinstance(deleted, lw.Commit) else deleted
+    )
+    remaining = sorted({row.city + "/" + row.day for row in table.read().collect()})
+    print("left:", remaining)
+    return remaining
 
 
 if __name__ == "__main__":

@@ -37,19 +37,25 @@ def holes(advisories: Path, package: str, version: str) -> Iterator[Hole]:
     """The holes of a version that a database tells of."""
     name = canonicalize_name(package)
     for path in sorted((advisories / "vulns" / name).glob("*.yaml")):
-        told = yaml.safe_load(path.read_text("utf-8"))
-        if "withdrawn" not in told and any(
-            _affects(each, name, version) for each in told["affected"]
+        advisory = yaml.safe_load(path.read_text("utf-8"))
+        if "withdrawn" not in advisory and any(
+            _affects(affected_package, name, version) for affected_package in advisory["affected"]
         ):
-            yield Hole(package, version, told["id"], tuple(told.get("aliases", ())))
+            yield Hole(package, version, advisory["id"], tuple(advisory.get("aliases", ())))
 
 
 def _affects(affected: Mapping[str, Any], name: str, version: str) -> bool:
     if canonicalize_name(affected["package"]["name"]) != name:
         return False
-    ranges = [each for each in affected.get("ranges", ()) if each["type"] == "ECOSYSTEM"]
+    ranges = [
+        version_range
+        for version_range in affected.get("ranges", ())
+        if version_range["type"] == "ECOSYSTEM"
+    ]
     listed = version in affected.get("versions", ())
-    return listed or any(_is_within(each["events"], Version(version)) for each in ranges)
+    return listed or any(
+        _is_within(version_range["events"], Version(version)) for version_range in ranges
+    )
 
 
 def _is_within(events: list[Mapping[str, str]], version: Version) -> bool:
@@ -79,20 +85,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("advisories", type=Path)
     parser.add_argument("locks", nargs="+", type=Path)
-    told = parser.parse_args()
-    known = sum(1 for _ in (told.advisories / "vulns").glob("*/*.yaml"))
-    if not known:
-        parser.error(f"{told.advisories} holds no advisory (vulns/NAME/ID.yaml)")
-    found: set[Hole] = set()
+    arguments = parser.parse_args()
+    advisory_count = sum(1 for _ in (arguments.advisories / "vulns").glob("*/*.yaml"))
+    if not advisory_count:
+        parser.error(f"{arguments.advisories} holds no advisory (vulns/NAME/ID.yaml)")
+    all_holes: set[Hole] = set()
     count = 0
-    for lock in told.locks:
-        for each in hashed(lock.read_text("utf-8")):
+    for lock in arguments.locks:
+        for package in hashed(lock.read_text("utf-8")):
             count += 1
-            found.update(holes(told.advisories, each.name, each.version))
-    for hole in sorted(found, key=str):
+            all_holes.update(holes(arguments.advisories, package.name, package.version))
+    for hole in sorted(all_holes, key=str):
         print(hole)
-    print(f"{count} versions looked up in {known} advisories: {len(found)} known holes")
-    return 1 if found else 0
+    print(
+        f"{count} versions looked up in {advisory_count} advisories: {len(all_holes)} known holes"
+    )
+    return 1 if all_holes else 0
 
 
 if __name__ == "__main__":

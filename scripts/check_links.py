@@ -27,16 +27,20 @@ def broken_links(page: Path, root: Path = ROOT) -> list[str]:
     """What is wrong with the relative links of one page, a sentence each."""
     prose = CODE.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))
     problems = []
-    for target in (inline or named for inline, named in LINK.findall(prose)):
+    for target in (inline or reference for inline, reference in LINK.findall(prose)):
         if ELSEWHERE.match(target):
             continue
         path, _, anchor = unquote(target).partition("#")
-        there = (page.parent / path).resolve() if path else page
-        if not there.is_relative_to(root):
+        target_path = (page.parent / path).resolve() if path else page
+        if not target_path.is_relative_to(root):
             problems.append(f"{page.relative_to(root)}: {target} leaves the repository")
-        elif not there.exists():
+        elif not target_path.exists():
             problems.append(f"{page.relative_to(root)}: {target} is not there")
-        elif anchor and there.suffix == ".md" and anchor not in anchors(_without_code(there)):
+        elif (
+            anchor
+            and target_path.suffix == ".md"
+            and anchor not in anchors(_without_code(target_path))
+        ):
             problems.append(f"{page.relative_to(root)}: {target} names no heading")
     return problems
 

@@ -44,7 +44,7 @@ def rate(name: str, by: str, labels: str = "") -> str:
     return f"sum by ({by}) (increase(hudi_{name}_total{{{_TABLE}{labels}}}[1h]))"
 
 
-def behind(name: str) -> str:
+def lag_expression(name: str) -> str:
     """How long ago a time of a view was."""
     return f"time() - {gauge(name)} / 1000"
 
@@ -52,12 +52,12 @@ def behind(name: str) -> str:
 ROWS = [
     Row("Views", [
         Panel("Completion lag", {
-            "{{table}} snapshot": behind("snapshot_completion"),
-            "{{table}} read optimized": behind("read_optimized_completion"),
+            "{{table}} snapshot": lag_expression("snapshot_completion"),
+            "{{table}} read optimized": lag_expression("read_optimized_completion"),
         }, "s", note="How long ago the event time lies up to which a view is complete."),
         Panel("Freshness lag", {
-            "{{table}} snapshot": behind("snapshot_freshness"),
-            "{{table}} read optimized": behind("read_optimized_freshness"),
+            "{{table}} snapshot": lag_expression("snapshot_freshness"),
+            "{{table}} read optimized": lag_expression("read_optimized_freshness"),
         }, "s", note="How long ago the newest event of a view happened."),
         Panel("Log files that wait", {
             "{{table}} files": gauge("debt_logFiles"),
@@ -133,16 +133,16 @@ def dashboard() -> dict[str, Any]:
     panels: list[dict[str, Any]] = []
     down = 0
     for row in ROWS:
-        place = {"h": 1, "w": 24, "x": 0, "y": down}
+        grid_position = {"h": 1, "w": 24, "x": 0, "y": down}
         panels.append(
-            {"id": len(panels) + 1, "type": "row", "title": row.title, "gridPos": place,
+            {"id": len(panels) + 1, "type": "row", "title": row.title, "gridPos": grid_position,
              "collapsed": False, "panels": []}
         )  # fmt: skip
         down += 1
         for number, panel in enumerate(row.panels):
             across, deep = number % 3, number // 3
-            place = {"h": 8, "w": panel.width, "x": across * 8, "y": down + deep * 8}
-            panels.append(_panel(len(panels) + 1, panel, place))
+            grid_position = {"h": 8, "w": panel.width, "x": across * 8, "y": down + deep * 8}
+            panels.append(_panel(len(panels) + 1, panel, grid_position))
         down += 8 * ((len(row.panels) + 2) // 3)
     query = 'label_values({__name__=~"hudi_.*_completed_counter_total"}, table)'
     return {
@@ -176,14 +176,14 @@ def dashboard() -> dict[str, Any]:
     }
 
 
-def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
+def _panel(number: int, panel: Panel, grid_position: dict[str, int]) -> dict[str, Any]:
     return {
         "id": number,
         "type": panel.kind,
         "title": panel.title,
         "description": panel.note,
         "datasource": _DATA,
-        "gridPos": place,
+        "gridPos": grid_position,
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
         "options": {"legend": {"displayMode": "list", "placement": "bottom"}},
         "targets": [

@@ -52,7 +52,7 @@ COLOURS = {"ordinary": "#888", "by event time": "#0a7"}
 
 
 @dataclass(frozen=True)
-class Moment:
+class TableState:
     """What a table is like after a commit; lags are in minutes."""
 
     hour: float
@@ -70,7 +70,7 @@ class Day:
     storage: MemoryStorage = field(default_factory=MemoryStorage.fresh)
     rewritten: int = 0
 
-    def run(self) -> Iterator[Moment]:
+    def run(self) -> Iterator[TableState]:
         """The moments of the day, a quarter of an hour apart."""
         begin = self.clock.now_ms()
         self._create()
@@ -85,7 +85,7 @@ class Day:
                 load_snapshot(self.storage), future_from_ms=NEVER
             ).read_optimized
             lags = (_lag(now, views.completion), _lag(now, views.freshness))
-            yield Moment(number / 4, *lags, self.rewritten)
+            yield TableState(number / 4, *lags, self.rewritten)
 
     def _create(self) -> None:
         spec = TableSpec(
@@ -101,16 +101,16 @@ class Day:
         create_table(self.storage, self.clock, spec)
 
     def _compact(self) -> None:
-        done = self._writer(self.options).services.run("compaction")
-        if isinstance(done, Skip):
+        commit_or_skip = self._writer(self.options).services.run("compaction")
+        if isinstance(commit_or_skip, Skip):
             return
         snapshot = load_snapshot(self.storage)
-        (commit,) = snapshot.commits([snapshot.timeline.by_time[done.instant]])
+        (commit,) = snapshot.commits([snapshot.timeline.by_time[commit_or_skip.instant]])
         self.rewritten += sum(stat.total_write_bytes or 0 for stat in commit.write_stats())
 
     def _writer(self, options: Mapping[str, str]) -> WriteClient:
-        told = WriteClient.create(self.storage, {**OPTIONS, **options}, self.clock)
-        return replace(told, engine=LocalEngine)
+        client = WriteClient.create(self.storage, {**OPTIONS, **options}, self.clock)
+        return replace(client, engine=LocalEngine)
 
 
 def _arrivals(dice: random.Random, number: int, now: int) -> pa.Table:
@@ -126,7 +126,7 @@ def _lag(now: int, time: int | None) -> float | None:
     return None if time is None else (now - time) / MINUTE
 
 
-def as_svg(days: Mapping[str, Sequence[Moment]]) -> str:
+def as_svg(days: Mapping[str, Sequence[TableState]]) -> str:
     """Lags above, and bytes written by compactions below."""
     lags = {name: [(m.hour, m.completion) for m in day] for name, day in days.items()}
     fresh = {name: [(m.hour, m.freshness) for m in day] for name, day in days.items()}
@@ -178,8 +178,11 @@ def main() -> None:
     """Write the picture, and tell the figures."""
     days = {name: list(Day(options).run()) for name, options in KINDS.items()}
     for name, day in days.items():
-        known = [m.completion for m in day if m.completion is not None]
-        print(f"{name}: {max(known):.0f} minutes behind at most, {day[-1].rewritten / 1e6:.1f} MB")
+        completions = [m.completion for m in day if m.completion is not None]
+        print(
+            f"{name}: {max(completions):.0f} minutes behind at most, "
+            f"{day[-1].rewritten / 1e6:.1f} MB"
+        )
     TARGET.write_text(as_svg(days))
 
 

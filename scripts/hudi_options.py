@@ -105,21 +105,21 @@ def hudi_names() -> list[str]:
 
 def families() -> Iterator[tuple[str, type[Any]]]:
     """The families of settings of the library, each with who reads it."""
-    seen: set[type[Any]] = set()
+    visited: set[type[Any]] = set()
     for package, use in USES.items():
         for info in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
             if "option(" not in _source(module := import_module(info.name)):
                 continue
             for _, kind in inspect.getmembers(module, inspect.isclass):
-                if kind.__module__ == info.name and kind not in seen and _has_options(kind):
-                    seen.add(kind)
+                if kind.__module__ == info.name and kind not in visited and _has_options(kind):
+                    visited.add(kind)
                     yield use, kind
 
 
 def _has_options(kind: type[Any]) -> bool:
     if not dataclasses.is_dataclass(kind):
         return False
-    return any("key" in each.metadata for each in dataclasses.fields(kind))
+    return any("key" in setting.metadata for setting in dataclasses.fields(kind))
 
 
 def _source(module: ModuleType) -> str:
@@ -129,27 +129,27 @@ def _source(module: ModuleType) -> str:
 def honoured() -> dict[str, Honoured]:
     """What is honoured, by the names in lower case."""
     names = {name.lower(): name for name in hudi_names()}
-    found: dict[str, Honoured] = {}
+    options: dict[str, Honoured] = {}
     for use, family in families():
-        for each in dataclasses.fields(family):
-            facts = each.metadata
+        for setting in dataclasses.fields(family):
+            facts = setting.metadata
             for key in (facts.get("key"), *facts.get("aliases", ())):
                 if key is None or key.lower() not in names:
                     continue
                 main = key == facts["key"]
                 doc = facts["doc"] if main else f"An older name of `{facts['key']}`."
-                entry = found.setdefault(key.lower(), Honoured(names[key.lower()]))
+                entry = options.setdefault(key.lower(), Honoured(names[key.lower()]))
                 entry.uses.add(use)
-                entry.default = entry.default or (shown(each.default) if main else "")
+                entry.default = entry.default or (shown(setting.default) if main else "")
                 entry.doc = entry.doc or doc
     for key, name in names.items():
         if key in OPERATION_KEYS:
-            found.setdefault(key, Honoured(name)).uses.add("writing")
+            options.setdefault(key, Honoured(name)).uses.add("writing")
         if is_table_option(key) and key not in REFUSED_WRITE_OPTIONS:
-            found.setdefault(key, Honoured(name)).uses.add("the table")
-    for key, entry in found.items():
+            options.setdefault(key, Honoured(name)).uses.add("the table")
+    for key, entry in options.items():
         entry.doc = entry.doc or _of_tables(key)
-    return found
+    return options
 
 
 def _of_tables(key: str) -> str:
@@ -165,25 +165,25 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):
-        return f"`{','.join(str(each) for each in value)}`"
+        return f"`{','.join(str(item) for item in value)}`"
     return f"`{getattr(value, 'value', value)}`"
 
 
 def refused() -> dict[str, dict[str, str]]:
     """What is refused, by name: where, and with which value it is not."""
-    found: dict[str, dict[str, str]] = {}
+    refusals: dict[str, dict[str, str]] = {}
     for name in hudi_names():
         for use, table in _REFUSED.items():
             if name.lower() in {key.lower() for key in table}:
                 same = next(text for key, text in table.items() if key.lower() == name.lower())
-                found.setdefault(name, {})[use] = same
-    return found
+                refusals.setdefault(name, {})[use] = same
+    return refusals
 
 
 def harmless() -> list[str]:
     """The rest: names of Hudi's that change nothing here."""
-    known = honoured().keys() | {name.lower() for name in refused()}
-    return [name for name in hudi_names() if name.lower() not in known]
+    covered = honoured().keys() | {name.lower() for name in refused()}
+    return [name for name in hudi_names() if name.lower() not in covered]
 
 
 def page_tables() -> dict[str, str]:
@@ -217,12 +217,12 @@ def _refused() -> str:
 def _harmless() -> str:
     lines = ["| option | |", "|---|---|"]
     for name in harmless():
-        said = (
+        remark = (
             "asks for a service that is not carried out: a warning"
             if name in ASYNC_SERVICE_KEYS
             else ""
         )
-        lines.append(f"| `{name}` | {said} |")
+        lines.append(f"| `{name}` | {remark} |")
     return "\n".join(lines)
 
 

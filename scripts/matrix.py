@@ -19,10 +19,10 @@ def tried(version: str, spark: str, wheel: Path, folder: Path, *, prepare: bool)
     python = find_python(version)
     if python is None:
         return "not on this machine"
-    place = cache() / "matrix" / f"python{version}-spark{spark}"
+    environment = cache() / "matrix" / f"python{version}-spark{spark}"
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        within = make_environment(place, wheel, python=python, spark=spark)
+        environment.parent.mkdir(parents=True, exist_ok=True)
+        within = make_environment(environment, wheel, python=python, spark=spark)
         return "ready" if prepare else f"works: {smoke(within, folder, '--spark')}"
     except RuntimeError as error:
         print(error, file=sys.stderr)
@@ -35,14 +35,14 @@ def main() -> int:
     parser.add_argument("--python", nargs="*", default=PYTHONS)
     parser.add_argument("--spark", nargs="*", default=SPARKS)
     parser.add_argument("--prepare", action="store_true")
-    told = parser.parse_args()
+    arguments = parser.parse_args()
     failed = 0
     with tempfile.TemporaryDirectory() as name:
         wheel, _ = build(Path(name))
         print("| Python | PySpark | |\n|---|---|---|", flush=True)
-        for version in told.python:
-            for spark in told.spark:
-                outcome = tried(version, spark, wheel, Path(name), prepare=told.prepare)
+        for version in arguments.python:
+            for spark in arguments.spark:
+                outcome = tried(version, spark, wheel, Path(name), prepare=arguments.prepare)
                 failed += outcome.startswith("FAILED")
                 print(f"| {version} | {spark} | {outcome} |", flush=True)
     return 1 if failed else 0

@@ -20,13 +20,14 @@ import pyarrow as pa
 
 import lakewright
 from lakewright.client.write_client import WriteClient
-from lakewright.engine.local import ArrowRows, LocalEngine, read_plan
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.model.table_config import TableType
 from lakewright.scan.planner import plan_snapshot
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.create import TableSpec, create_table
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
+from lakewright.testing.local_reads import read_plan
 from lakewright.write.task import Operation
 
 _ROOT = Path(lakewright.__file__).parent
@@ -59,10 +60,10 @@ def traced(modules: set[str]) -> Iterator[None]:
 
 def passed(act: Callable[[], object]) -> list[str]:
     """The modules that a call passes through, relative to the package, sorted."""
-    found: set[str] = set()
-    with traced(found):
+    paths: set[str] = set()
+    with traced(paths):
         act()
-    names = (str(Path(path).relative_to(_ROOT)) for path in found)
+    names = (str(Path(path).relative_to(_ROOT)) for path in paths)
     return sorted(name for name in names if name.split("/")[0] not in _NOT_COUNTED)
 
 
@@ -96,10 +97,10 @@ def main() -> None:
         if name == "read":
             upsert(3)()
         modules = passed(act)
-        inner = [each for each in modules if each.split("/")[0] not in _LEAVES]
+        inner = [module for module in modules if module.split("/")[0] not in _LEAVES]
         print(f"{name}: {len(modules)} modules, {len(inner)} without leaves")
         if arguments.list:
-            print("\n".join(f"  {each}" for each in modules))
+            print("\n".join(f"  {module}" for module in modules))
 
 
 if __name__ == "__main__":

@@ -51,52 +51,54 @@ class NewUser:
         for language, block in _BLOCK.findall(text):
             started = time.monotonic()
             first = block.strip().splitlines()[0]
-            said = self.shell(block) if language == "sh" else self.python(block)
+            output = self.shell(block) if language == "sh" else self.python(block)
             print(f"{time.monotonic() - started:7.1f} s  {page}: {first[:70]}", flush=True)
-            for wrong in _WRONG.findall(said):
-                self.stumbles.append(f"{page}, {first}: {wrong}")
-            if any(_WRONG.finditer(said)):
-                print(said, flush=True)
+            for problem in _WRONG.findall(output):
+                self.stumbles.append(f"{page}, {first}: {problem}")
+            if any(_WRONG.finditer(output)):
+                print(output, flush=True)
 
     def shell(self, block: str) -> str:
         """Run the commands of a block in a shell where the environment is as the page says."""
         lines = [line for line in block.splitlines() if not line.startswith(_LEFT_OUT)]
-        wanted = [line for line in lines if not line.startswith(_SERVES)]
-        before = ". .venv/bin/activate\n" if self.activated else ""
-        self.activated = self.activated or any("bin/activate" in line for line in wanted)
-        said = self._run(before, wanted, block) if wanted else ""
-        return said + "".join(self.look_at(line) for line in lines if line.startswith(_SERVES))
+        commands = [line for line in lines if not line.startswith(_SERVES)]
+        activation = ". .venv/bin/activate\n" if self.activated else ""
+        self.activated = self.activated or any("bin/activate" in line for line in commands)
+        output = self._run(activation, commands, block) if commands else ""
+        return output + "".join(self.check_page(line) for line in lines if line.startswith(_SERVES))
 
-    def _run(self, before: str, wanted: list[str], block: str) -> str:
-        done = subprocess.run(
-            ["sh", "-e", "-c", before + "\n".join(wanted)],
+    def _run(self, activation: str, commands: list[str], block: str) -> str:
+        process = subprocess.run(
+            ["sh", "-e", "-c", activation + "\n".join(commands)],
             cwd=self.clone,
             env=self.environment,
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        if done.returncode:
-            self.stumbles.append(f"exit code {done.returncode}: {block.strip()}\n{done.stdout}")
-        return done.stdout
+        if process.returncode:
+            self.stumbles.append(
+                f"exit code {process.returncode}: {block.strip()}\n{process.stdout}"
+            )
+        return process.stdout
 
-    def look_at(self, command: str) -> str:
+    def check_page(self, command: str) -> str:
         """Start what serves a page, get the page from where it says that it is, and end it."""
         server = self._started("sh", "-e", "-c", f". .venv/bin/activate\nexec {command}")
         assert server.stdout is not None
-        said = ""
+        output = ""
         for line in server.stdout:
-            said += line
-            if found := _ADDRESS.search(line):
-                with urllib.request.urlopen(found[0], timeout=60) as answer:
+            output += line
+            if address := _ADDRESS.search(line):
+                with urllib.request.urlopen(address[0], timeout=60) as answer:
                     if b"Lakewright" not in answer.read():
-                        self.stumbles.append(f"{command}: not the page at {found[0]}")
+                        self.stumbles.append(f"{command}: not the page at {address[0]}")
                 break
         else:
-            self.stumbles.append(f"{command}: no address\n{said}")
+            self.stumbles.append(f"{command}: no address\n{output}")
         server.send_signal(signal.SIGINT)
         server.communicate(timeout=60)
-        return said
+        return output
 
     def python(self, block: str) -> str:
         """Type a block into the prompt of Python; give what is on the screen after it."""
@@ -106,12 +108,12 @@ class NewUser:
         assert self.prompt.stdout is not None
         self.prompt.stdin.write(f"{block}\n\nprint({_DONE!r})\n")
         self.prompt.stdin.flush()
-        said: list[str] = []
+        output: list[str] = []
         for line in self.prompt.stdout:
             if _DONE in line:
                 break
-            said.append(line)
-        return "".join(said)
+            output.append(line)
+        return "".join(output)
 
     def _started(self, *command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -135,10 +137,10 @@ def main() -> int:
     """Paste the pages, and report; true where something went wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pages", nargs="*", default=["README.md", "docs/tutorial.md"])
-    told = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         user = NewUser(Path(name))
-        for page in told.pages:
+        for page in arguments.pages:
             user.paste(page)
             user.leave()
         for stumble in user.stumbles:

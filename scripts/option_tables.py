@@ -72,15 +72,15 @@ def table(family: type[Any]) -> str:
 def metrics_table() -> str:
     """The metrics that there are; those of writes once for all of their actions."""
     lines = ["| metric | kind | labels | |", "|---|---|---|---|"]
-    for name, known in METRICS.items():
+    for name, metric in METRICS.items():
         action, _, rest = name.partition(".")
-        doc = known.doc
+        doc = metric.doc
         if action in WRITE_NAMES and "pending" not in rest:
             if action != WRITE_NAMES[0]:
                 continue
             name, doc = f"ACTION.{rest}", doc.removeprefix(f"last {action}: ")
             doc = doc.replace(f"a {action} ", "one ")
-        lines.append(f"| `{name}` | {known.kind.value} | {', '.join(known.labels)} | {doc} |")
+        lines.append(f"| `{name}` | {metric.kind.value} | {', '.join(metric.labels)} | {doc} |")
     actions = ", ".join(f"`{name}`" for name in WRITE_NAMES)
     return "\n".join([*lines, "", f"ACTION is one of {actions}."])
 
@@ -89,8 +89,8 @@ def renewed(text: str) -> str:
     """The page with tables as the settings and metrics are now."""
     hudi = page_tables() if "<!-- options: " in text else {}
     tables = {**hudi, **{name: table(family) for name, family in FAMILIES.items()}}
-    text = _METRICS.sub(lambda found: f"{found[1]}{metrics_table()}\n{found[2]}", text)
-    return _TABLE.sub(lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", text)
+    text = _METRICS.sub(lambda match: f"{match[1]}{metrics_table()}\n{match[2]}", text)
+    return _TABLE.sub(lambda match: f"{match[1]}{tables[match[2]]}\n{match[3]}", text)
 
 
 if __name__ == "__main__":

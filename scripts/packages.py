@@ -72,25 +72,29 @@ def install(
     is missing.
     """
     locked = [
-        each
-        for each in hashed(_PINS.read_text("utf-8"))
+        package
+        for package in hashed(_PINS.read_text("utf-8"))
         # It has one version of PySpark: of others there are no hashes here.
-        if not spark or each.name not in _OF_SPARK
+        if not spark or package.name not in _OF_SPARK
     ]
-    texts = {(each.name, each.version): each.text for each in locked}
-    pins = [f"{each.name}=={each.version}{each.marker}" for each in locked]
+    texts = {(package.name, package.version): package.text for package in locked}
+    pins = [f"{package.name}=={package.version}{package.marker}" for package in locked]
     pins += [f"pyspark=={spark}.*"] if spark else []
     with tempfile.TemporaryDirectory() as name:
-        asked, constraints, wanted = (Path(name) / each for each in ("asked", "pins", "wanted"))
+        asked, constraints, wanted = (
+            Path(name) / package for package in ("asked", "pins", "wanted")
+        )
         asked.write_text(f"lakewright[{','.join(extras)}] @ {wheel.as_uri()}\n", "utf-8")
         constraints.write_text("\n".join(pins), "utf-8")
         resolve = ("compile", "-q", "--no-header", "--no-annotate", "--python", str(python))
         _here_or_fetched(*resolve, "-c", str(constraints), "-o", str(wanted), str(asked))
         found = re.findall(r"(?m)^([\w.-]+)==(\S+)", wanted.read_text("utf-8"))
-        free = [f"{each}=={version}" for each, version in found if (each, version) not in texts]
+        free = [
+            f"{package}=={version}" for package, version in found if (package, version) not in texts
+        ]
         if free and not spark:
             raise RuntimeError(f"not in the lock file: {', '.join(free)}")
-        wanted.write_text("".join(texts.get(each, "") for each in found), "utf-8")
+        wanted.write_text("".join(texts.get(package, "") for package in found), "utf-8")
         into = ("install", "-q", "--python", str(python), "--no-deps")
         _here_or_fetched(*into, "--require-hashes", "-r", str(wanted))
         _here_or_fetched(*into, *free, str(wheel))
@@ -140,7 +144,7 @@ def remove(python: Path, names: set[str]) -> None:
 
 def smoke(python: Path, folder: Path, *arguments: str, minutes: float = 4) -> str:
     """Run the smoke test in an environment, from an empty folder; give what it says."""
-    done = subprocess.run(
+    process = subprocess.run(
         [str(python), "-I", str(SMOKE), *arguments],
         cwd=folder,
         env=clean_environment(),
@@ -148,9 +152,9 @@ def smoke(python: Path, folder: Path, *arguments: str, minutes: float = 4) -> st
         capture_output=True,
         text=True,
     )
-    if done.returncode:
-        raise RuntimeError(f"the smoke test failed:\n{done.stdout}\n{done.stderr}")
-    return done.stdout.strip()
+    if process.returncode:
+        raise RuntimeError(f"the smoke test failed:\n{process.stdout}\n{process.stderr}")
+    return process.stdout.strip()
 
 
 def clean_environment() -> dict[str, str]:
@@ -161,8 +165,8 @@ def clean_environment() -> dict[str, str]:
 
 def find_python(version: str) -> str | None:
     """A Python of this minor version that runs: on PATH, or one of pyenv's."""
-    kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
-    for candidate in (shutil.which(f"python{version}"), *map(str, kept)):
+    installed = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
+    for candidate in (shutil.which(f"python{version}"), *map(str, installed)):
         if candidate and not subprocess.run([candidate, "-V"], capture_output=True).returncode:
             return candidate
     return None
@@ -175,11 +179,16 @@ def cache() -> Path:
 
 def uv(*arguments: str) -> str:
     """Run uv, which fetches no Python; give what it says."""
-    kept = os.environ.get("UV_CACHE_DIR") or str(cache() / "uv")
-    told = {"UV_CACHE_DIR": kept, "UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1"}
-    done = subprocess.run(
-        [str(UV), *arguments], env=clean_environment() | told, capture_output=True, text=True
+    uv_cache = os.environ.get("UV_CACHE_DIR") or str(cache() / "uv")
+    uv_environment = {"UV_CACHE_DIR": uv_cache, "UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1"}
+    process = subprocess.run(
+        [str(UV), *arguments],
+        env=clean_environment() | uv_environment,
+        capture_output=True,
+        text=True,
     )
-    if done.returncode:
-        raise RuntimeError(f"uv {' '.join(arguments[:2])} failed:\n{done.stdout}\n{done.stderr}")
-    return done.stdout
+    if process.returncode:
+        raise RuntimeError(
+            f"uv {' '.join(arguments[:2])} failed:\n{process.stdout}\n{process.stderr}"
+        )
+    return process.stdout

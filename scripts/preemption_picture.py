@@ -59,7 +59,7 @@ class Measured:
     seconds: Sequence[float]
     refused: int
     clustered: int
-    given_up: int
+    cancelled: int
 
     def document(self) -> dict[str, float]:
         """The figures."""
@@ -71,37 +71,37 @@ class Measured:
             "worst_s": round(ordered[-1], 3),
             "refused": self.refused,
             "clustered": self.clustered,
-            "given_up": self.given_up,
+            "given_up": self.cancelled,
         }
 
 
 def writer(path: str, more: Mapping[str, str]) -> WriteClient:
     """What writes to the table, and serves it, in a plain loop."""
-    made = WriteClient.create(LocalStorage(path), {**OPTIONS, **more}, SystemClock())
-    return replace(made, engine=LocalEngine)
+    client = WriteClient.create(LocalStorage(path), {**OPTIONS, **more}, SystemClock())
+    return replace(client, engine=LocalEngine)
 
 
 def rows(group: int, ts: int) -> ArrowRows:
     """The rows of one file group, all of them new versions."""
-    made = [{"id": f"{group}-{n}", "day": "d", "ts": ts} for n in range(ROWS)]
-    return ArrowRows(pa.Table.from_pylist(made, SCHEMA))
+    values = [{"id": f"{group}-{n}", "day": "d", "ts": ts} for n in range(ROWS)]
+    return ArrowRows(pa.Table.from_pylist(values, SCHEMA))
 
 
-def cluster(path: str, plans: Mapping[str, str], stop: Event, said: Path) -> None:
+def cluster(path: str, plans: Mapping[str, str], stop: Event, result_file: Path) -> None:
     """Plan and execute, again and again."""
-    done = given_up = 0
+    completed = cancelled = 0
     while not stop.is_set():
         try:
-            done += bool(writer(path, plans).services.run("clustering"))
+            completed += bool(writer(path, plans).services.run("clustering"))
         except (ConflictError, InvalidError, UnavailableError):
-            given_up += 1
-    said.write_text(json.dumps([done, given_up]))
+            cancelled += 1
+    result_file.write_text(json.dumps([completed, cancelled]))
 
 
 def measure(plans: Mapping[str, str] | None, seconds: float) -> Measured:
     """Ingest for some time, beside a clustering if there is one."""
     with tempfile.TemporaryDirectory() as folder:
-        path, said = f"{folder}/table", Path(folder) / "said"
+        path, result_file = f"{folder}/table", Path(folder) / "said"
         spec = TableSpec(
             name="ingested",
             table_type=TableType.COPY_ON_WRITE,
@@ -117,20 +117,24 @@ def measure(plans: Mapping[str, str] | None, seconds: float) -> Measured:
             writer(path, {}).write(Operation.BULK_INSERT, rows(group, 0))
         context = multiprocessing.get_context("spawn")
         stop = context.Event()
-        other = context.Process(target=cluster, args=(path, plans, stop, said)) if plans else None
+        other = (
+            context.Process(target=cluster, args=(path, plans, stop, result_file))
+            if plans
+            else None
+        )
         if other is not None:
             other.start()
-        found = _ingest(path, seconds)
+        ingested = _ingest(path, seconds)
         if other is None:
-            return found
+            return ingested
         stop.set()
         other.join()
-        done, given_up = json.loads(said.read_text())
-        return replace(found, clustered=done, given_up=given_up)
+        completed, cancelled = json.loads(result_file.read_text())
+        return replace(ingested, clustered=completed, cancelled=cancelled)
 
 
 def _ingest(path: str, seconds: float) -> Measured:
-    taken, refused, number = [], 0, 0
+    durations, refused, number = [], 0, 0
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         number += 1
@@ -141,13 +145,13 @@ def _ingest(path: str, seconds: float) -> Measured:
                 break
             except ConflictError:
                 refused += 1
-        taken.append(time.monotonic() - begin)
-    return Measured(taken, refused, 0, 0)
+        durations.append(time.monotonic() - begin)
+    return Measured(durations, refused, 0, 0)
 
 
-def as_svg(found: Mapping[str, Measured]) -> str:
+def as_svg(measured: Mapping[str, Measured]) -> str:
     """How long commits took, from the fastest to the slowest."""
-    most = max(max(each.seconds) for each in found.values())
+    most = max(max(result.seconds) for result in measured.values())
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 360" font-family="sans-serif" '
         'font-size="12"><rect width="820" height="360" fill="#fff"/>',
@@ -158,16 +162,16 @@ def as_svg(found: Mapping[str, Measured]) -> str:
         y = 300 - share * 260
         parts.append(f'<path d="M60 {y}H800" stroke="#ddd"/>')
         parts.append(_text(20, y + 4, f"{most * share:.1f}", "#333"))
-    for index, (name, each) in enumerate(found.items()):
-        parts += _line(name, each, most)
-        told = f"{name}: {each.refused} of {each.refused + len(each.seconds)} tries refused"
-        parts.append(_text(60 + 250 * index, 345, told, COLOURS[name]))
+    for index, (name, result) in enumerate(measured.items()):
+        parts += _line(name, result, most)
+        label = f"{name}: {result.refused} of {result.refused + len(result.seconds)} tries refused"
+        parts.append(_text(60 + 250 * index, 345, label, COLOURS[name]))
     parts.append(_text(340, 320, "commits, the fastest first", "#333"))
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _line(name: str, found: Measured, most: float) -> Iterable[str]:
-    ordered = sorted(found.seconds)
+def _line(name: str, measured: Measured, most: float) -> Iterable[str]:
+    ordered = sorted(measured.seconds)
     points = [
         f"{60 + 740 * index / max(1, len(ordered) - 1):.1f},{300 - 260 * value / most:.1f}"
         for index, value in enumerate(ordered)
@@ -185,10 +189,10 @@ def _text(x: float, y: float, text: str, colour: str) -> str:
 def main() -> None:
     """Measure, tell the figures, and draw."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 40.0
-    found = {name: measure(plans, seconds) for name, plans in PLANS.items()}
-    for name, each in found.items():
-        print(json.dumps({"beside": name, **each.document()}))
-    TARGET.write_text(as_svg(found))
+    measured = {name: measure(plans, seconds) for name, plans in PLANS.items()}
+    for name, result in measured.items():
+        print(json.dumps({"beside": name, **result.document()}))
+    TARGET.write_text(as_svg(measured))
 
 
 if __name__ == "__main__":

@@ -56,10 +56,10 @@ def main() -> None:
     chromium = sys.argv[1] if len(sys.argv) > 1 else CHROMIUM
     with tempfile.TemporaryDirectory() as folder:
         sample_history(LocalStorage(f"{folder}/rides"), SystemClock().now_ms())
-        words = [sys.executable, "-m", "lakewright.cli.main", "ui", "--port", "0"]
+        command = [sys.executable, "-m", "lakewright.cli.main", "ui", "--port", "0"]
         # From inside the folder: a picture shows no path of this machine.
         server = subprocess.Popen(
-            [*words, "--allow-writes", "--json", "rides"],
+            [*command, "--allow-writes", "--json", "rides"],
             stdout=subprocess.PIPE,
             text=True,
             cwd=folder,

@@ -65,19 +65,19 @@ def ordered(pages: set[str]) -> list[dict[str, list[str]]]:
         EXAMPLES: tuple(sorted(page for page in pages if page.startswith("examples/"))),
         DECISIONS: ("decisions/README.md", *sorted(p for p in pages if p[:11] == "decisions/0")),
     }
-    for title, wanted in (ORDER | families).items():
-        there = [page for page in wanted if page in rest]
-        rest -= set(there)
-        if there:
-            nav.append({title: there})
+    for title, names in (ORDER | families).items():
+        existing = [page for page in names if page in rest]
+        rest -= set(existing)
+        if existing:
+            nav.append({title: existing})
     return [*nav, {"More": sorted(rest)}] if rest else nav
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Lay the pages out."""
     docs = Path(config.docs_dir)
-    own = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
-    config.nav = ordered(own | set(outside_pages().values()))
+    own_pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
+    config.nav = ordered(own_pages | set(outside_pages().values()))
     return config
 
 
@@ -85,51 +85,59 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made of other files, and the pictures beside them."""
     for source, page in outside_pages().items():
         text = (ROOT / source).read_text("utf-8")
-        made = example_page(source, text) if source.endswith(".py") else text
-        files.append(File.generated(config, page, content=made))
+        content = example_page(source, text) if source.endswith(".py") else text
+        files.append(File.generated(config, page, content=content))
     for picture in sorted((ROOT / "bench" / "results").iterdir()):
         if picture.suffix in _PICTURES:
-            place = picture.relative_to(ROOT).as_posix()
-            files.append(File.generated(config, place, abs_src_path=str(picture)))
+            source_path = picture.relative_to(ROOT).as_posix()
+            files.append(File.generated(config, source_path, abs_src_path=str(picture)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn the links of a page to where their files are on the site."""
-    there = page.file.src_uri
-    origins = {made: source for source, made in outside_pages().items()}
-    origin = origins.get(there, f"docs/{there}")
-    known = {file.src_uri for file in files}
-    return turned(markdown, origin, there, known)
+    page_path = page.file.src_uri
+    origins = {page_name: source for source, page_name in outside_pages().items()}
+    origin = origins.get(page_path, f"docs/{page_path}")
+    pages = {file.src_uri for file in files}
+    return with_site_links(markdown, origin, page_path, pages)
 
 
-def turned(markdown: str, origin: str, there: str, known: set[str]) -> str:
-    """The text of the file `origin` for the page `there`; `known` are the files of the site."""
-    codes = [found.group(0) for found in _CODE.finditer(markdown)]
-    prose = _LINK.sub(lambda found: _turned(found, origin, there, known), _CODE.sub("\0", markdown))
+def with_site_links(markdown: str, origin: str, page_path: str, pages: set[str]) -> str:
+    """The text of the file `origin` for the page `page_path`; `pages` are the files of the site."""
+    codes = [match.group(0) for match in _CODE.finditer(markdown)]
+    prose = _LINK.sub(
+        lambda match: _with_site_link(match, origin, page_path, pages), _CODE.sub("\0", markdown)
+    )
     parts = iter(codes)
     return re.sub("\0", lambda _: next(parts), prose)
 
 
-def _turned(found: re.Match[str], origin: str, there: str, known: set[str]) -> str:
-    picture, text, target = found.groups()
+def _with_site_link(match: re.Match[str], origin: str, page_path: str, pages: set[str]) -> str:
+    picture, text, target = match.groups()
     if _ELSEWHERE.match(target):
-        return found.group(0)
+        return match.group(0)
     path, _, anchor = target.partition("#")
-    wanted = posixpath.normpath(posixpath.join(posixpath.dirname(origin), path))
-    place = outside_pages().get(wanted, wanted.removeprefix("docs/"))
-    if place not in known:
-        if wanted.startswith("docs/"):
-            return found.group(0)  # mkdocs tells that it is broken
-        return text if "\0" in text else f"{text} (`{wanted}`)" if text != wanted else f"`{text}`"
-    near = posixpath.relpath(place, posixpath.dirname(there) or ".")
+    target_path = posixpath.normpath(posixpath.join(posixpath.dirname(origin), path))
+    target_page = outside_pages().get(target_path, target_path.removeprefix("docs/"))
+    if target_page not in pages:
+        if target_path.startswith("docs/"):
+            return match.group(0)  # mkdocs tells that it is broken
+        return (
+            text
+            if "\0" in text
+            else f"{text} (`{target_path}`)"
+            if text != target_path
+            else f"`{text}`"
+        )
+    near = posixpath.relpath(target_page, posixpath.dirname(page_path) or ".")
     return f"{picture}[{text}]({near}{'#' if anchor else ''}{anchor})"
 
 
 def example_page(source: str, code: str) -> str:
     """A page that tells what an example is, and shows it."""
-    told = (ast.get_docstring(ast.parse(code)) or "").strip()
-    title, _, more = told.partition("\n")
+    description = (ast.get_docstring(ast.parse(code)) or "").strip()
+    title, _, more = description.partition("\n")
     shown = code.split('"""', 2)[2].strip()
     name = Path(source).name
     return (

@@ -24,7 +24,7 @@ BROUGHT = {
 }
 
 
-def look(folder: Path) -> None:
+def check_table(folder: Path) -> None:
     """Import, version, types, help, and the timeline of the sample table, without a JVM."""
     package = import_module("lakewright")
     assert not Path(str(package.__file__)).is_relative_to(Path(__file__).parent.parent / "src")
@@ -42,9 +42,9 @@ def look(folder: Path) -> None:
 def lakewright(*arguments: str) -> str:
     """What the installed command says."""
     command = Path(sys.executable).parent / "lakewright"
-    done = subprocess.run([str(command), *arguments], capture_output=True, text=True)
-    assert done.returncode == 0, f"lakewright {arguments[0]}: {done.stdout}{done.stderr}"
-    return done.stdout
+    process = subprocess.run([str(command), *arguments], capture_output=True, text=True)
+    assert process.returncode == 0, f"lakewright {arguments[0]}: {process.stdout}{process.stderr}"
+    return process.stdout
 
 
 def work(folder: Path) -> None:
@@ -82,13 +82,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spark", action="store_true")
     parser.add_argument("--extra", choices=sorted(BROUGHT))
-    told = parser.parse_args()
-    for module in BROUGHT.get(told.extra, ()):
+    arguments = parser.parse_args()
+    for module in BROUGHT.get(arguments.extra, ()):
         import_module(module)
-    if not told.extra:
+    if not arguments.extra:
         with tempfile.TemporaryDirectory() as name:
-            look(Path(name))
-            if told.spark:
+            check_table(Path(name))
+            if arguments.spark:
                 work(Path(name))
     versions = [f"{name} {metadata.version(name)}" for name in ("lakewright", "pyspark", "pyarrow")]
     print(f"Python {sys.version.split()[0]}, {', '.join(versions)}")

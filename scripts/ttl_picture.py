@@ -39,13 +39,13 @@ Times = dict[str, dict[str, float]]
 def newest(pattern: str) -> dict[str, Any] | None:
     """The last result of a kind, by the date in its name."""
     files = sorted(RESULTS.glob(pattern))
-    found: dict[str, Any] | None = json.loads(files[-1].read_text("utf-8")) if files else None
-    return found
+    result: dict[str, Any] | None = json.loads(files[-1].read_text("utf-8")) if files else None
+    return result
 
 
 def times_of(race: Mapping[str, Any], cluster: Mapping[str, Any] | None) -> tuple[str, Times]:
     """The largest workload of a race, and the seconds of each of its steps by each system."""
-    name = max(race["parts"], key=lambda each: int(each.rpartition("_")[2]))
+    name = max(race["parts"], key=lambda part: int(part.rpartition("_")[2]))
     times: Times = {step: dict(race["parts"][name].get(step, {})) for step in STEPS}
     # Another number of partitions is no comparison: it is told by itself.
     if cluster is not None and name == f"ttl_{cluster['partitions']}":
@@ -122,23 +122,23 @@ def as_page(race: Mapping[str, Any], cluster: Mapping[str, Any] | None) -> str:
     """What stands between the marks in the page."""
     name, times = times_of(race, cluster)
     find = times["find"]
-    told = [
+    lines = [
         f"Made on {race['made'][:10]}: scale {race['size']['scale']:g}, "
         f"{int(name.rpartition('_')[2]):,} partitions, half of them expire. "
         f"{_machine(race['machine'], race.get('load_before'))}",
     ]
     if cluster is not None:
-        steps = (f"{STEPS[step]} {each:.1f}" for step, each in cluster["seconds"].items())
+        steps = (f"{STEPS[step]} {duration:.1f}" for step, duration in cluster["seconds"].items())
         seconds = "" if "cluster" in find else f"; in seconds: {', '.join(steps)}"
-        told.append(
+        lines.append(
             f"On HDFS, {cluster['made'][:10]}: scale {cluster['scale']:g}, "
             f"{cluster['partitions']:,} partitions{seconds}. "
             f"{_machine(cluster['machine'], cluster.get('load_before'))}"
         )
     if "hudi" in find and "lakewright" in find:
         ratio = find["hudi"] / find["lakewright"]
-        told.append(f"Finding the expired takes real Hudi {ratio:.1f} times as long.")
-    return "\n\n".join([as_table(times), *told, "![The load test](ttl.svg)", ""])
+        lines.append(f"Finding the expired takes real Hudi {ratio:.1f} times as long.")
+    return "\n\n".join([as_table(times), *lines, "![The load test](ttl.svg)", ""])
 
 
 def _machine(machine: Mapping[str, Any], load: float | None) -> str:

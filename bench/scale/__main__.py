@@ -49,8 +49,8 @@ def sizes_of(subject: Subject, options: argparse.Namespace) -> list[int]:
 def _measure_apart(subject: Subject, size: int) -> Point:
     """Measure in a new process: only so does the peak of memory belong to one point."""
     command = [sys.executable, "-m", "bench.scale", "--point", subject.name, str(size)]
-    done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, check=True, text=True)
-    return Point(**json.loads(done.stdout))
+    process = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, check=True, text=True)
+    return Point(**json.loads(process.stdout))
 
 
 def _write(folder: Path, curves: Sequence[Curve]) -> None:

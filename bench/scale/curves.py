@@ -42,13 +42,13 @@ class Curve:
         if not self.flat:
             return []
         calls = {point.calls for point in self.points}
-        found = []
+        broken = []
         if len(calls) > 1:
-            found.append(f"{self.name}: storage calls depend on {self.unit}: {sorted(calls)}")
+            broken.append(f"{self.name}: storage calls depend on {self.unit}: {sorted(calls)}")
         grows = self.time_exponent
         if grows is not None and grows >= MOST_FLAT:
-            found.append(f"{self.name}: time grows with {self.unit}, exponent {grows:.2f}")
-        return found
+            broken.append(f"{self.name}: time grows with {self.unit}, exponent {grows:.2f}")
+        return broken
 
 
 def exponent(pairs: Sequence[tuple[float, float]]) -> float | None:

@@ -46,11 +46,11 @@ class Point:
 class MeteredStorage(CountingStorage):
     """Counts calls and bytes, and keeps the storage's own time apart."""
 
-    __slots__ = ("asked", "bytes_read", "seconds")
+    __slots__ = ("bytes_read", "requests", "seconds")
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
-        self.asked = 0
+        self.requests = 0
         self.bytes_read = 0
         self.seconds = 0.0
 
@@ -69,7 +69,7 @@ class MeteredStorage(CountingStorage):
         pieces = result if isinstance(result, list) else [result]
         size = sum(len(piece) for piece in pieces if isinstance(piece, bytes))
         with self._lock:
-            self.asked += 1 if isinstance(arguments[0], str) else len(arguments[0])
+            self.requests += 1 if isinstance(arguments[0], str) else len(arguments[0])
             self.bytes_read += size
         return result
 
@@ -89,16 +89,16 @@ def measure(subject: Subject, size: int, *, repeats: int = 20) -> Point:
     """
     storage = subject.build(size)
     _give_memory_back()
-    before = _held("VmRSS")
+    rss_before = _resident_bytes("VmRSS")
     best = _run(subject, storage, size)
-    peak = None if before is None else max(0, (_held("VmHWM") or 0) - before)
+    peak = None if rss_before is None else max(0, (_resident_bytes("VmHWM") or 0) - rss_before)
     spent = best.seconds + best.storage_seconds
     for _ in range(repeats - 1):
         if spent > _REPEAT_WITHIN:
             break
-        again = _run(subject, storage, size)
-        best = min(best, again, key=lambda point: point.seconds)
-        spent += again.seconds + again.storage_seconds
+        repeated = _run(subject, storage, size)
+        best = min(best, repeated, key=lambda point: point.seconds)
+        spent += repeated.seconds + repeated.storage_seconds
     return replace(best, peak=peak)
 
 
@@ -107,8 +107,8 @@ def _run(subject: Subject, storage: Storage, size: int) -> Point:
     started = time.process_time()
     subject.run(metered)
     total = time.process_time() - started
-    own = max(total - metered.seconds, 1e-6)
-    return Point(size, metered.asked, metered.bytes_read, own, metered.seconds)
+    own_seconds = max(total - metered.seconds, 1e-6)
+    return Point(size, metered.requests, metered.bytes_read, own_seconds, metered.seconds)
 
 
 def _give_memory_back() -> None:
@@ -120,10 +120,10 @@ def _give_memory_back() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _held(name: str) -> int | None:
+def _resident_bytes(name: str) -> int | None:
     """Bytes of resident memory, now (VmRSS) or at most so far (VmHWM)."""
     if _STATUS.exists():
-        found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
-        return int(found[1]) * 1024 if found else None
+        match = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+        return int(match[1]) * 1024 if match else None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

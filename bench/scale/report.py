@@ -61,13 +61,13 @@ def as_svg(curves: Sequence[Curve]) -> str:
     ]
     for number, curve in enumerate(curves):
         colour = _COLOURS[number % len(_COLOURS)]
-        places = [(_x(p.size, sizes), _y(p.seconds, times)) for p in curve.points]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        positions = [(_x(p.size, sizes), _y(p.seconds, times)) for p in curve.points]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
         label = escape(f"{curve.name}  n^{_number(curve.time_exponent)}")
         height = _TOP + 18 * number + 12
         parts += [
             f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>',
-            *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places),
+            *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in positions),
             f'<text x="{_WIDTH - _RIGHT + 15}" y="{height}" fill="{colour}">{label}</text>',
         ]
     return "\n".join([*parts, "</svg>", ""])

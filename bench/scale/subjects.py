@@ -207,8 +207,8 @@ class Expired(OverPartitions):
 
 
 def _services(storage: Storage, options: dict[str, str] | None = None) -> ServiceRunner:
-    told = {"hoodie.compact.inline.max.delta.commits": "1", **(options or {})}
-    return ServiceRunner(storage, SystemClock(), LocalEngine, told)
+    service_options = {"hoodie.compact.inline.max.delta.commits": "1", **(options or {})}
+    return ServiceRunner(storage, SystemClock(), LocalEngine, service_options)
 
 
 _EARLY_2026_MS = 1_768_000_000_000

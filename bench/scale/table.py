@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count
 
 import pyarrow as pa
@@ -121,8 +121,8 @@ class SyntheticTable(MemoryStorage):
     def _metadata(self, number: int) -> bytes:
         at = aged_at(number) if self.shape.aged else None
         depth = 1 if self.shape.per_month is None else 2
-        told = PartitionMetadata(commit_time=_active(0), depth=depth, last_update_time=at)
-        return format_partition_metadata(told)
+        metadata = PartitionMetadata(commit_time=_active(0), depth=depth, last_update_time=at)
+        return format_partition_metadata(metadata)
 
     def _top_folders(self) -> list[str]:
         per_month, count = self.shape.per_month, self.shape.partitions
@@ -136,8 +136,8 @@ class SyntheticTable(MemoryStorage):
             yield from self.list_files(folder)
             return
         last = min((number + 1) * per_month, self.shape.partitions)
-        for each in range(number * per_month, last):
-            yield from self._files(self.partition(each), each)
+        for partition_number in range(number * per_month, last):
+            yield from self._files(self.partition(partition_number), partition_number)
 
     def _files(self, folder: str, number: int) -> list[FileStatus]:
         bases, logs = self.shape.bases, self.shape.logs
@@ -164,7 +164,7 @@ def aged_at(number: int) -> str:
 
 def completed_at(instant: int) -> str:
     """The completion time of an active instant by its number."""
-    return _active(instant, done=True)
+    return _active(instant, completed=True)
 
 
 def synthetic_table(shape: Shape) -> SyntheticTable:
@@ -175,27 +175,28 @@ def synthetic_table(shape: Shape) -> SyntheticTable:
     small = format_commit(_commit(builder, []))
     stats = [_stat(table.partition(number), last_log(shape, number)) for number in table.touched()]
     for number in range(shape.instants):
-        at, done = _active(number), completed_at(number)
+        at, completion_time = _active(number), completed_at(number)
         last = number == shape.instants - 1
         if shape.compacted and number == shape.instants - 2:
-            _add_compaction(table, at, done, small)
+            _add_compaction(table, at, completion_time, small)
             continue
         content = format_commit(_commit(builder, stats)) if last else small
         for state in (State.REQUESTED, State.INFLIGHT):
             table.create(f"{_TIMELINE}/{Instant(at, Action('deltacommit'), state).file_name}", b"")
-        instant = Instant(at, Action.DELTA_COMMIT, completed_at=done)
+        instant = Instant(at, Action.DELTA_COMMIT, completed_at=completion_time)
         table.create(f"{_TIMELINE}/{instant.file_name}", content)
     if shape.archived:
         _add_history(table, builder)
     return table
 
 
-def _add_compaction(table: SyntheticTable, at: str, done: str, content: bytes) -> None:
+def _add_compaction(table: SyntheticTable, at: str, completion_time: str, content: bytes) -> None:
     requested = Instant(at, Action.COMPACTION, State.REQUESTED)
     plan = format_compaction_plan(CompactionPlan(missing_partitions=()))
     table.create(f"{_TIMELINE}/{requested.file_name}", plan)
     table.create(
-        f"{_TIMELINE}/{Instant(at, Action('commit'), completed_at=done).file_name}", content
+        f"{_TIMELINE}/{Instant(at, Action('commit'), completed_at=completion_time).file_name}",
+        content,
     )
 
 
@@ -210,7 +211,7 @@ def _add_history(table: SyntheticTable, builder: TableBuilder) -> None:
             end = min(start + size, table.shape.archived)
             entries = [_entry(number, contents) for number in range(start, end)]
             data = format_archived_file(entries)
-            files.append(archived_file_of(entries, level, len(data)))
+            files.append(replace(archived_file_of(entries, level), size=len(data)))
             table.create(f"{_HISTORY}/{files[-1].name}", data)
             start = end
     table.create(f"{_HISTORY}/{manifest_name(1)}", format_manifest(Manifest(tuple(files))))
@@ -218,8 +219,8 @@ def _add_history(table: SyntheticTable, builder: TableBuilder) -> None:
 
 
 def _entry(number: int, contents: list[bytes]) -> ArchivedInstant:
-    at, done = (str(_FIRST_ARCHIVED + 2 * number + end) for end in (0, 1))
-    return ArchivedInstant(at, done, "deltacommit", contents[number % len(contents)])
+    at, completion_time = (str(_FIRST_ARCHIVED + 2 * number + end) for end in (0, 1))
+    return ArchivedInstant(at, completion_time, "deltacommit", contents[number % len(contents)])
 
 
 def _archived_commit(builder: TableBuilder, kind: int) -> CommitMetadata:
@@ -255,5 +256,5 @@ def _file_id(partition: int, group: int) -> str:
     return f"{partition:08x}-{group:04x}-4000-8000-{partition * 31 + group:012x}-0"
 
 
-def _active(number: int, *, done: bool = False) -> str:
-    return str(_FIRST_ACTIVE + 2 * number + done)
+def _active(number: int, *, completed: bool = False) -> str:
+    return str(_FIRST_ACTIVE + 2 * number + completed)

@@ -70,7 +70,7 @@ class System(Protocol):
         """Drop what is remembered of tables: their files were exchanged."""
 
 
-def place(folder: Path, kind: str) -> Path:
+def table_folder(folder: Path, kind: str) -> Path:
     """Where a system keeps its table."""
     return folder / "tables" / kind
 

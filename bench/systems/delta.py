@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.plan import Kind
-from bench.systems.base import CLUSTERED_BY, PARTITION, merge_delete, merge_upsert, place
+from bench.systems.base import CLUSTERED_BY, PARTITION, merge_delete, merge_upsert, table_folder
 
 
 def session_settings(jars: str, cores: int, folder: Path) -> dict[str, str]:
@@ -35,7 +35,9 @@ class Racer:
         writer = rows.write.format("delta").partitionBy(PARTITION)
         writer = writer.option("delta.enableDeletionVectors", vectors)
         feed = "true" if kind is Kind.FEED else "false"
-        writer.option("delta.enableChangeDataFeed", feed).save(str(place(self._folder, kind)))
+        writer.option("delta.enableChangeDataFeed", feed).save(
+            str(table_folder(self._folder, kind))
+        )
 
     def upsert(self, kind: Kind, rows: DataFrame, partitions: Sequence[str]) -> None:
         rows.createOrReplaceTempView("incoming")
@@ -46,17 +48,17 @@ class Racer:
         self._spark.sql(merge_delete(self._table(kind)))
 
     def read(self, kind: Kind, *, optimized: bool, columns: Sequence[str]) -> DataFrame:
-        return self._spark.read.format("delta").load(str(place(self._folder, kind)))
+        return self._spark.read.format("delta").load(str(table_folder(self._folder, kind)))
 
     def position(self, kind: Kind, back: int) -> str:
-        log = place(self._folder, kind) / "_delta_log"
+        log = table_folder(self._folder, kind) / "_delta_log"
         return str(max(int(file.stem) for file in log.glob("*.json")) - back)
 
     def changes(self, kind: Kind, position: str) -> DataFrame:
         reader = self._spark.read.format("delta").option("readChangeFeed", "true")
         reader = reader.option("startingVersion", str(int(position) + 1))
-        found = reader.load(str(place(self._folder, kind)))
-        return found.where("_change_type in ('insert', 'update_postimage')")
+        feed = reader.load(str(table_folder(self._folder, kind)))
+        return feed.where("_change_type in ('insert', 'update_postimage')")
 
     def compact(self, kind: Kind) -> None:
         raise NotImplementedError
@@ -77,4 +79,4 @@ class Racer:
         jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
     def _table(self, kind: Kind) -> str:
-        return f"delta.`{place(self._folder, kind)}`"
+        return f"delta.`{table_folder(self._folder, kind)}`"

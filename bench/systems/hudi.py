@@ -14,7 +14,7 @@ from bench.systems.base import (
     ORDERING,
     PARTITION,
     completion_times,
-    place,
+    table_folder,
 )
 from bench.systems.hudi_options import COMPACT_NOW, INCREMENTAL, TABLE_TYPES, index_options
 from bench.systems.hudi_ttl import jobs
@@ -57,16 +57,16 @@ class Racer:
         reader = self._spark.read.format("hudi")
         if optimized:
             reader = reader.option("hoodie.datasource.query.type", "read_optimized")
-        return reader.load(str(place(self._folder, kind)))
+        return reader.load(str(table_folder(self._folder, kind)))
 
     def position(self, kind: Kind, back: int) -> str:
-        return completion_times(place(self._folder, kind))[-back - 1]
+        return completion_times(table_folder(self._folder, kind))[-back - 1]
 
     def changes(self, kind: Kind, position: str) -> DataFrame:
         reader = self._spark.read.format("hudi")
         reader = reader.option("hoodie.datasource.query.type", "incremental")
         reader = reader.option("hoodie.datasource.read.begin.instanttime", position)
-        return reader.load(str(place(self._folder, kind)))
+        return reader.load(str(table_folder(self._folder, kind)))
 
     def compact(self, kind: Kind) -> None:
         self._call("run_compaction", kind, {**COMPACT_NOW, **ZSTD}, "op => 'scheduleAndExecute'")
@@ -76,8 +76,12 @@ class Racer:
 
     def schedule(self, table: Path, *, incremental: bool) -> None:
         # Building a metadata table would cost more than planning does.
-        told = {**COMPACT_NOW, INCREMENTAL: str(incremental).lower(), NO_METADATA: "false"}
-        options = ",".join(f"{key}={value}" for key, value in told.items())
+        compaction_options = {
+            **COMPACT_NOW,
+            INCREMENTAL: str(incremental).lower(),
+            NO_METADATA: "false",
+        }
+        options = ",".join(f"{key}={value}" for key, value in compaction_options.items())
         self._spark.sql(
             f"call run_compaction(path => '{table}', options => '{options}', op => 'schedule')"
         ).collect()
@@ -86,10 +90,10 @@ class Racer:
         return jobs(self._spark, table, most)
 
     def _call(self, procedure: str, kind: Kind, options: Mapping[str, str], more: str) -> None:
-        told = ",".join(f"{key}={value}" for key, value in options.items())
-        place_of = place(self._folder, kind)
+        option_text = ",".join(f"{key}={value}" for key, value in options.items())
+        table = table_folder(self._folder, kind)
         rows = self._spark.sql(
-            f"call {procedure}(path => '{place_of}', options => '{told}', {more})"
+            f"call {procedure}(path => '{table}', options => '{option_text}', {more})"
         ).collect()
         if not rows or "COMPLETED" not in str(rows):
             raise RuntimeError(f"nothing was done: {rows}")
@@ -99,7 +103,7 @@ class Racer:
 
     def _save(self, kind: Kind, rows: DataFrame, operation: str, mode: str) -> None:
         writer = rows.write.format("hudi").options(**self._options(kind, operation)).mode(mode)
-        writer.save(str(place(self._folder, kind)))
+        writer.save(str(table_folder(self._folder, kind)))
 
     def _options(self, kind: Kind, operation: str) -> dict[str, str]:
         parallelism = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import Row, SparkSession
 
-from bench.plan import KEPT_DAYS
+from bench.plan import RETAINED_DAYS
 
 _NAMES = count()
 _METADATA = "hoodie.metadata.enable"
@@ -24,7 +24,7 @@ def jobs(spark: SparkSession, table: Path, most: int) -> Iterator[tuple[str, Job
     does: the table that it is given has no metadata table, and building one would be timed.
     """
     options = {
-        "hoodie.partition.ttl.strategy.days.retain": str(KEPT_DAYS),
+        "hoodie.partition.ttl.strategy.days.retain": str(RETAINED_DAYS),
         "hoodie.partition.ttl.strategy.max.delete.partitions": str(most),
         "hoodie.clean.automatic": "false",
         "hoodie.archive.automatic": "false",
@@ -33,7 +33,10 @@ def jobs(spark: SparkSession, table: Path, most: int) -> Iterator[tuple[str, Job
     name = f"aged_{next(_NAMES)}"
     spark.sql(f"create table {name} using hudi location '{table}'")
     yield "find", lambda: len(expired(spark, table, options))
-    yield "run", lambda: len(_call(spark, "run_ttl", name, options, f"retain_days => {KEPT_DAYS}"))
+    yield (
+        "run",
+        lambda: len(_call(spark, "run_ttl", name, options, f"retain_days => {RETAINED_DAYS}")),
+    )
     policy = "clean_policy => 'KEEP_LATEST_FILE_VERSIONS', file_versions_retained => 1"
     yield "clean", lambda: _cleaned(spark, name, options, policy)
 
@@ -41,11 +44,11 @@ def jobs(spark: SparkSession, table: Path, most: int) -> Iterator[tuple[str, Job
 def expired(spark: SparkSession, table: Path, options: Mapping[str, str]) -> list[str]:
     """What its strategy for TTL finds; the table is looked at anew."""
     java = spark.sparkContext._jvm.org.apache.hudi  # type: ignore[union-attr]
-    told = spark.sparkContext._jvm.java.util.Properties()  # type: ignore[union-attr]
+    properties = spark.sparkContext._jvm.java.util.Properties()  # type: ignore[union-attr]
     for key, value in options.items():
-        told.setProperty(key, value)
+        properties.setProperty(key, value)
     builder = java.config.HoodieWriteConfig.newBuilder().withPath(str(table)).forTable("lineitem")
-    config = builder.withProperties(told).build()
+    config = builder.withProperties(properties).build()
     context = java.client.common.HoodieSparkEngineContext(spark.sparkContext._jsc)
     handle = java.table.HoodieSparkTable.create(config, context)
     factory = java.table.action.ttl.strategy.HoodiePartitionTTLStrategyFactory
@@ -61,5 +64,7 @@ def _cleaned(spark: SparkSession, name: str, options: Mapping[str, str], policy:
 def _call(
     spark: SparkSession, procedure: str, name: str, options: Mapping[str, str], more: str
 ) -> list[Row]:
-    told = ",".join(f"{key}={value}" for key, value in options.items())
-    return spark.sql(f"call {procedure}(table => '{name}', {more}, options => '{told}')").collect()
+    option_text = ",".join(f"{key}={value}" for key, value in options.items())
+    return spark.sql(
+        f"call {procedure}(table => '{name}', {more}, options => '{option_text}')"
+    ).collect()

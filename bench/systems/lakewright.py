@@ -16,7 +16,7 @@ from bench.systems.base import (
     ORDERING,
     PARTITION,
     completion_times,
-    place,
+    table_folder,
 )
 from bench.systems.hudi_options import (
     COMPACT_NOW,
@@ -43,7 +43,7 @@ class Racer:
 
     def load(self, kind: Kind, rows: DataFrame) -> None:
         table = lw.create(
-            str(place(self._folder, kind)),
+            str(table_folder(self._folder, kind)),
             self._spark,
             name="lineitem",
             table_type=TABLE_TYPES[kind],
@@ -65,7 +65,7 @@ class Racer:
         return table.read_optimized(columns=columns) if optimized else table.read(columns=columns)
 
     def position(self, kind: Kind, back: int) -> str:
-        return completion_times(place(self._folder, kind))[-back - 1]
+        return completion_times(table_folder(self._folder, kind))[-back - 1]
 
     def changes(self, kind: Kind, position: str) -> DataFrame:
         return self._open(kind).changes(since=position).dataframe
@@ -83,15 +83,15 @@ class Racer:
     def ttl(self, table: Path, most: int) -> Iterable[tuple[str, Callable[[], int]]]:
         return jobs(lw.open(str(table), spark=self._spark), most)
 
-    def _require(self, done: object) -> None:
-        if not done:
-            raise RuntimeError(f"nothing was done: {done}")
+    def _require(self, result: object) -> None:
+        if not result:
+            raise RuntimeError(f"nothing was done: {result}")
 
     def forget(self) -> None:
         self._spark.catalog.clearCache()
 
     def _open(self, kind: Kind) -> lw.Table:
-        path = str(place(self._folder, kind))
+        path = str(table_folder(self._folder, kind))
         return lw.open(path, spark=self._spark, options=_storage_options(kind))
 
 

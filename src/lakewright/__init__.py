@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from lakewright.api.factory import create
     from lakewright.api.factory import open_table as open
     from lakewright.api.table import Changes, Table
+    from lakewright.catalog.sync import SyncResult
+    from lakewright.client.stream_sink import StreamSink
+    from lakewright.client.ttl import TableTtl, TtlConfig
     from lakewright.errors import (
         ConflictError,
         CorruptError,
@@ -25,14 +28,24 @@ if TYPE_CHECKING:
     )
     from lakewright.ingestion.ingester import IngestResult
     from lakewright.ingestion.loop import ingest
+    from lakewright.ingestion.source import Source
     from lakewright.installation import install, uninstall
-    from lakewright.metrics.commit_metrics import Reporter, report_to
+    from lakewright.metrics.meter import report_to
     from lakewright.metrics.metric import Metric, MetricReporter
     from lakewright.model.freshness import Freshness
     from lakewright.model.instant import Instant, State
-    from lakewright.model.plans import Skip
+    from lakewright.model.plans import CleanPlan, ClusteringPlan, CompactionPlan, Skip
     from lakewright.model.schema import META_COLUMNS
+    from lakewright.model.table_config import TableConfig
+    from lakewright.services.archiving.planner import ArchivePlan
+    from lakewright.services.compaction_debt import CompactionDebt
+    from lakewright.services.runner import ServiceRunner
+    from lakewright.services.ttl.planner import TtlDecision, TtlPlan
+    from lakewright.table.doctor.findings import Diagnosis
     from lakewright.table.freshness import BlockingLogFile
+    from lakewright.table.freshness_report import Catalog
+    from lakewright.table.rollback import RollbackInfo
+    from lakewright.table.snapshot import Snapshot
     from lakewright.write.writer import Commit
 
 # Spark starts its Python workers with the first `python3` on PATH. In a virtual environment that
@@ -42,11 +55,18 @@ if sys.prefix != sys.base_prefix:
 
 __all__ = [
     "META_COLUMNS",
+    "ArchivePlan",
     "BlockingLogFile",
+    "Catalog",
     "Changes",
+    "CleanPlan",
+    "ClusteringPlan",
     "Commit",
+    "CompactionDebt",
+    "CompactionPlan",
     "ConflictError",
     "CorruptError",
+    "Diagnosis",
     "Freshness",
     "IngestResult",
     "Instant",
@@ -54,10 +74,20 @@ __all__ = [
     "LakewrightError",
     "Metric",
     "MetricReporter",
-    "Reporter",
+    "RollbackInfo",
+    "ServiceRunner",
     "Skip",
+    "Snapshot",
+    "Source",
     "State",
+    "StreamSink",
+    "SyncResult",
     "Table",
+    "TableConfig",
+    "TableTtl",
+    "TtlConfig",
+    "TtlDecision",
+    "TtlPlan",
     "UnavailableError",
     "UnsupportedError",
     "create",
@@ -69,24 +99,41 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Changes": "api.table",
-    "Commit": "write.writer",
-    "META_COLUMNS": "model.schema",
-    "Freshness": "model.freshness",
+    "ArchivePlan": "services.archiving.planner",
     "BlockingLogFile": "table.freshness",
+    "Catalog": "table.freshness_report",
+    "Changes": "api.table",
+    "CleanPlan": "model.plans",
+    "ClusteringPlan": "model.plans",
+    "Commit": "write.writer",
+    "CompactionDebt": "services.compaction_debt",
+    "CompactionPlan": "model.plans",
+    "Diagnosis": "table.doctor.findings",
+    "Freshness": "model.freshness",
     "IngestResult": "ingestion.ingester",
     "Instant": "model.instant",
+    "META_COLUMNS": "model.schema",
     "Metric": "metrics.metric",
     "MetricReporter": "metrics.metric",
-    "Reporter": "metrics.commit_metrics",
+    "RollbackInfo": "table.rollback",
+    "ServiceRunner": "services.runner",
     "Skip": "model.plans",
+    "Snapshot": "table.snapshot",
+    "Source": "ingestion.source",
     "State": "model.instant",
+    "StreamSink": "client.stream_sink",
+    "SyncResult": "catalog.sync",
     "Table": "api.table",
+    "TableConfig": "model.table_config",
+    "TableTtl": "client.ttl",
+    "TtlConfig": "client.ttl",
+    "TtlDecision": "services.ttl.planner",
+    "TtlPlan": "services.ttl.planner",
     "create": "api.factory",
     "ingest": "ingestion.loop",
     "install": "installation",
     "open": "api.factory:open_table",
-    "report_to": "metrics.commit_metrics",
+    "report_to": "metrics.meter",
     "uninstall": "installation",
 }
 

@@ -62,7 +62,7 @@ class UnsupportedError(LakewrightError):
 
 
 @contextmanager
-def found_in(file: str) -> Iterator[None]:
+def errors_in_file(file: str) -> Iterator[None]:
     """Add the file to errors about its contents: the parser does not know which file it reads."""
     try:
         yield

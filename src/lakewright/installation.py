@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +122,10 @@ class _CapturedOptions:
     partition_by: tuple[str, ...] = ()
     options: dict[str, str] = field(default_factory=dict)
 
+    def all_options(self, given: Mapping[str, Any]) -> dict[str, str]:
+        """Return the options set before, and those given to the call that reads or writes."""
+        return {**self.options, **{key: _text(value) for key, value in given.items()}}
+
 
 def _wrap(
     owner: type, name: str, make_wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -182,7 +186,7 @@ def _load(original: Callable[..., Any]) -> Callable[..., Any]:
         spark = getattr(self, "_spark", None) or self._client
         if (format or captured.format) not in FORMATS or not _is_installed(spark):
             return original(self, path, format, schema, **options)
-        all_options = {**captured.options, **{key: _text(value) for key, value in options.items()}}
+        all_options = captured.all_options(options)
         return _read(spark, path, all_options, schema or captured.schema)
 
     return load
@@ -216,7 +220,7 @@ def _load_stream(original: Callable[..., Any]) -> Callable[..., Any]:
         spark = getattr(self, "_spark", None) or self._client
         if (format or captured.format) not in FORMATS or not _is_installed(spark):
             return original(self, path, format, schema, **options)
-        all_options = {**captured.options, **{key: _text(value) for key, value in options.items()}}
+        all_options = captured.all_options(options)
         for key in ignored_stream_options(all_options):
             warnings.warn(f"option {key} has no effect on a stream", stacklevel=2)
         given_schema = schema or captured.schema
@@ -244,7 +248,7 @@ def _save(original: Callable[..., Any]) -> Callable[..., Any]:
         captured = _captured(self)
         if (format or captured.format) not in FORMATS or not _is_installed(self._spark):
             return original(self, path, format, mode, partitionBy, **options)
-        all_options = {**captured.options, **{key: _text(value) for key, value in options.items()}}
+        all_options = captured.all_options(options)
         partition_columns = _flat((partitionBy,)) if partitionBy else captured.partition_by
         storage, write_options = _target(self._spark, path, all_options)
         save(
@@ -282,7 +286,7 @@ def _start(original: Callable[..., Any]) -> Callable[..., Any]:
         spark = getattr(self, "_spark", None) or self._session
         if (format or captured.format) not in FORMATS or not _is_installed(spark):
             return original(self, path, format, outputMode, partitionBy, queryName, **options)
-        all_options = {**captured.options, **{key: _text(value) for key, value in options.items()}}
+        all_options = captured.all_options(options)
         partition_columns = _flat((partitionBy,)) if partitionBy else captured.partition_by
         storage, write_options = _target(spark, path, all_options)
         checkpoint_options = {
@@ -297,7 +301,7 @@ def _start(original: Callable[..., Any]) -> Callable[..., Any]:
             write_options,
             partition_columns,
             checkpoint,
-            places={**session_storage_options(spark), **storage_options(all_options)},
+            storage_options={**session_storage_options(spark), **storage_options(all_options)},
             fresh=checkpoint is None,
             complete=(outputMode or captured.output_mode or "").lower() == "complete",
         )

@@ -90,10 +90,10 @@ def check_names(options: Iterable[str], *, also: Iterable[str] = ()) -> None:
     A command accepts the options of other commands as well, so that one options file can serve
     everything that runs on a table.
     """
-    known = {*HUDI_OPTIONS, *OWN_OPTIONS, *added_options(), *also}
+    known_names = {*HUDI_OPTIONS, *OWN_OPTIONS, *added_options(), *also}
     for key in options:
-        if key.lower() not in known and key not in known:
-            raise unknown_option(key, known)
+        if key.lower() not in known_names and key not in known_names:
+            raise unknown_option(key, known_names)
 
 
 def added_options() -> frozenset[str]:

@@ -26,7 +26,7 @@ from lakewright.table.locks.storage_lock import format_lock_file, parse_lock_fil
 from lakewright.table.options import HeartbeatSettings
 from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.snapshot import load_snapshot
-from lakewright.testing.processes import ask
+from lakewright.testing.processes import send_request
 from support.processes import wait_until
 from support.tables import Row
 
@@ -193,7 +193,7 @@ class Crew:
         return Process(self, int(self._ask(job={**common, **job})), journal, storage)
 
     def _ask(self, **request: object) -> Any:
-        answer = ask(self.host, request)
+        answer = send_request(self.host, request)
         assert answer is not None, "the host of the writers went away"
         return answer
 

@@ -23,7 +23,7 @@ OPTIONS = {
 
 
 def specs(table: WrittenTable) -> list[str]:
-    return sorted(policy.spec for policy in TableTtl.for_table(table.storage).show().policies)
+    return sorted(policy.spec for policy in TableTtl.for_table(table.storage).config.policies)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from lakewright.storage.base import Storage
 from lakewright.storage.factory import storage_for
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.locks.base import Lock, held, lock_for
+from lakewright.table.locks.base import Lock, acquired, lock_for
 from lakewright.table.options import LockSettings
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.s3 import S3Server
@@ -52,7 +52,7 @@ def new_lock(storage: UnreliableStorage, settings: LockSettings) -> NewLock:
 
 
 def test_a_lock_that_is_held_is_refused_to_others(new_lock: NewLock) -> None:
-    with held(new_lock()), pytest.raises(UnavailableError, match="not free in time") as refused:
+    with acquired(new_lock()), pytest.raises(UnavailableError, match="not free in time") as refused:
         new_lock().acquire()
     assert refused.value.facts["holder"]
 
@@ -60,15 +60,15 @@ def test_a_lock_that_is_held_is_refused_to_others(new_lock: NewLock) -> None:
 def test_a_lock_that_was_given_back_is_free(new_lock: NewLock) -> None:
     first, second = new_lock(), new_lock()
     for lock in (first, second, first):
-        with held(lock):
+        with acquired(lock):
             lock.verify()
 
 
 def test_a_lock_is_not_reentrant(new_lock: NewLock) -> None:
     lock = new_lock()
-    with held(lock), pytest.raises(InvalidError):
+    with acquired(lock), pytest.raises(InvalidError):
         lock.acquire()
-    with held(new_lock()):
+    with acquired(new_lock()):
         pass
 
 
@@ -76,7 +76,7 @@ def test_only_the_holder_of_a_lock_verifies_it(new_lock: NewLock) -> None:
     lock, other = new_lock(), new_lock()
     with pytest.raises(ConflictError):
         lock.verify()
-    with held(lock):
+    with acquired(lock):
         lock.verify()
         lock.verify()
         with pytest.raises(ConflictError):
@@ -88,7 +88,7 @@ def test_only_the_holder_of_a_lock_verifies_it(new_lock: NewLock) -> None:
 def test_giving_back_what_one_does_not_hold_changes_nothing(new_lock: NewLock) -> None:
     lock, refused = new_lock(), new_lock()
     refused.release()
-    with held(lock):
+    with acquired(lock):
         with pytest.raises(UnavailableError):
             refused.acquire()
         refused.release()
@@ -99,15 +99,15 @@ def test_giving_back_what_one_does_not_hold_changes_nothing(new_lock: NewLock) -
 
 
 def test_an_error_gives_the_lock_back(new_lock: NewLock) -> None:
-    with pytest.raises(ZeroDivisionError), held(new_lock()):
+    with pytest.raises(ZeroDivisionError), acquired(new_lock()):
         raise ZeroDivisionError
-    with held(new_lock()):
+    with acquired(new_lock()):
         pass
 
 
 def test_tables_do_not_disturb_each_other(new_lock: NewLock, settings: LockSettings) -> None:
     other = lock_for(MemoryStorage.fresh(), settings, ManualClock(), several_writers=True)
-    with held(new_lock()), held(other):
+    with acquired(new_lock()), acquired(other):
         other.verify()
 
 
@@ -128,7 +128,7 @@ def test_a_storage_that_does_not_answer_is_asked_again(
     storage.fail(*ALL, after_effect=after_effect)
     lock.release()
     storage.recover()
-    with held(new_lock()):
+    with acquired(new_lock()):
         pass
 
 
@@ -141,7 +141,7 @@ def test_a_process_that_gives_up_on_a_silent_storage_leaves_no_lock(
         with pytest.raises(UnavailableError):
             new_lock().acquire()
         storage.recover()
-    with held(new_lock()):
+    with acquired(new_lock()):
         pass
 
 
@@ -153,7 +153,7 @@ def test_threads_exclude_each_other(storage: UnreliableStorage, settings: LockSe
     def work() -> None:
         lock = lock_for(storage, patient, SystemClock(), several_writers=True)
         for _ in range(3):
-            with held(lock):
+            with acquired(lock):
                 inside.append("one")
                 lock.verify()
                 crowds.append(len(inside))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.testing.s3 import moto_server
 from lakewright.testing.storage import CountingStorage
 from support.golden import GoldenTables, as_json, queries, upload

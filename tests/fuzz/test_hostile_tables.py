@@ -21,7 +21,6 @@ import pytest
 
 from lakewright.client.ttl import TableTtl
 from lakewright.clock import SystemClock
-from lakewright.engine.local import read_plan
 from lakewright.errors import LakewrightError
 from lakewright.format.timeline_metadata import (
     format_clean_plan,
@@ -47,6 +46,7 @@ from lakewright.table.markers import marker_folder, spill_folder
 from lakewright.table.savepoint import create_savepoint, restore, rollback_instant
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
+from lakewright.testing.local_reads import read_plan
 from support.soak import sized
 from support.tables import WrittenTable, row
 
@@ -142,7 +142,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     TableTtl.for_table(table.storage, OPTIONS, clock).save(
         {"spec": "*", "units": "DAYS", "value": 365_000}
     )
-    TableTtl.for_table(table.storage, OPTIONS, clock).on(run_inline=False)
+    TableTtl.for_table(table.storage, OPTIONS, clock).enable(run_inline=False)
     plan = table.services().schedule("compaction")
     assert isinstance(plan, Instant), plan
     dead: list[str] = []

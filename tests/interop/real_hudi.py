@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lakewright.testing.processes import ask
+from lakewright.testing.processes import send_request
 from support.spark import lean_hadoop
 
 Row = dict[str, Any]
@@ -96,7 +96,7 @@ class RealHudi:
         self._ask(write=str(path), rows=list(rows), schema=schema, options=settings, mode=mode)
 
     def _ask(self, **request: object) -> list[Row]:
-        answer = ask(self.process, request)
+        answer = send_request(self.process, request)
         if answer is None:
             raise RealHudiError(f"real Hudi went away:\n{self.log.read_text()[-4000:]}")
         if "error" in answer:

@@ -17,7 +17,6 @@ from hudi import HudiTableBuilder
 from real_hudi import Row
 from test_writing import LISTED, Question, queries
 
-from lakewright.engine.local import read_plan
 from lakewright.model.file_group import BaseFile, parse_data_file
 from lakewright.model.instant import Instant
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
@@ -25,6 +24,7 @@ from lakewright.services.base import plan_codec
 from lakewright.storage.local import LocalStorage
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.writer import Commit
 from support.golden import as_json

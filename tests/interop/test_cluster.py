@@ -60,7 +60,7 @@ def test_partitions_leave_a_table(hdfs: HdfsServer, spark: SparkSession) -> None
     assert found(table) == expected
 
     table.ttl.save({"spec": "*", "units": "DAYS", "value": 10})
-    table.ttl.on()
+    table.ttl.enable()
     gone = table.run("ttl")
     assert isinstance(gone, lw.Commit)
     assert gone.partitions == ("p0", "p1")

@@ -12,11 +12,11 @@ import pytest
 from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
 from real_hudi import RealHudi
 
-from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.testing.clock import ManualClock
+from lakewright.testing.local_reads import read_plan
 from support.golden import as_json
 from support.soak import sized, some
 from support.tables import NO_SERVICES, WrittenTable, row

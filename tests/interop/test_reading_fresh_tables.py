@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from real_hudi import RealHudi, Row
 
-from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_read_optimized, plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from support.golden import as_json
 from support.soak import SOAK
 

@@ -17,7 +17,7 @@ from lakewright.clock import SystemClock
 from lakewright.engine.local import ArrowRows
 from lakewright.model.instant import Instant
 from lakewright.storage.local import LocalStorage
-from lakewright.table.locks.base import held
+from lakewright.table.locks.base import acquired
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager
 from lakewright.write.task import Operation
@@ -122,7 +122,7 @@ def expected(**versions: int) -> list[Row]:
 def test_real_hudi_waits_for_our_lock(shared: Shared) -> None:
     storage = shared.ours.storage
     lock = TransactionManager.from_options(storage, SystemClock(), LOCK).new_lock()
-    with held(lock):
+    with acquired(lock):
         writing = shared.they_write(rows_of("theirs", 1))
         # It would have ended by now; where it would not yet, this shows less, and does not fail.
         with pytest.raises(TimeoutError):

@@ -16,7 +16,7 @@ from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError, InvalidError, UnavailableError, UnsupportedError
 from lakewright.storage.base import VersionedStorage
 from lakewright.storage.hdfs import HdfsStorage
-from lakewright.table.locks.base import Lock, held, lock_for
+from lakewright.table.locks.base import Lock, acquired, lock_for
 from lakewright.table.locks.file_lock import FileLock
 from lakewright.table.options import LockSettings
 from lakewright.testing.hdfs import HdfsServer
@@ -208,7 +208,7 @@ def new_lock(storage: HdfsStorage, **settings: object) -> Lock:
 def test_writers_of_a_table_are_kept_apart_by_a_lock_file(storage: HdfsStorage) -> None:
     lock = new_lock(storage)
     assert isinstance(lock, FileLock)
-    with held(lock):
+    with acquired(lock):
         assert storage.exists(".hoodie/lock")
         lock.verify()
         with pytest.raises(UnavailableError):
@@ -223,7 +223,7 @@ def test_threads_exclude_each_other(storage: HdfsStorage) -> None:
     def work(_: int) -> None:
         lock = new_lock(storage)
         for _ in range(3):
-            with held(lock):
+            with acquired(lock):
                 inside.append("one")
                 lock.verify()
                 crowds.append(len(inside))

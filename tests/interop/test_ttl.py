@@ -50,13 +50,13 @@ def test_old_partitions_leave_a_table_that_both_write_to(
     old.upsert([row(f"k{n}", 1, day=f"p{n}") for n in range(1, 4)])
     ttl = TableTtl.for_table(storage, clock=SystemClock())
     ttl.save({"spec": "p*", "units": "DAYS", "value": 10})
-    ttl.on()
+    ttl.enable()
     assert ttl.update_partitions() == 3
 
     # They renew no line, and put properties of their own beside ours.
     theirs(real_hudi, path, [row("k2", 2, day="p2")])
     assert load_properties(storage)["hoodie.ttl.enabled"] == "true"
-    assert [policy.spec for policy in ttl.show().policies] == ["p*"]
+    assert [policy.spec for policy in ttl.config.policies] == ["p*"]
     before = {each.partition: each.expired for each in ttl.explain()}
     assert before == {"p1": True, "p2": False, "p3": True}
 
@@ -78,7 +78,7 @@ def test_old_partitions_leave_a_table_that_both_write_to(
         file.name for file in storage.list_files("p3") if not file.name.startswith(".hoodie")
     ]
     assert not table.services().run("ttl")
-    assert [policy.spec for policy in ttl.show().policies] == ["p*"]
+    assert [policy.spec for policy in ttl.config.policies] == ["p*"]
 
 
 @pytest.mark.parametrize("table_type", some(TYPES, 0))
@@ -93,7 +93,7 @@ def test_old_rows_leave_a_table_that_both_write_to(
     theirs(real_hudi, path, [row("k2", 2, day="p0"), row("k9", 1, day="p1")])
     ttl = TableTtl.for_table(storage, clock=SystemClock())
     ttl.save({"spec": "*", "units": "DAYS", "value": 10, "level": "RECORD"})
-    ttl.on()
+    ttl.enable()
     table = WrittenTable(storage, SystemClock(), NO_SERVICES)
     done = table.services().run("ttl")
     assert isinstance(done, Commit)

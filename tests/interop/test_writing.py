@@ -17,11 +17,11 @@ from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
 from kinds import CROSSED, FEATURES, FEW, Kind, choices, crossed, matrix, telling
 from real_hudi import RealHudi, Row
 
-from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.testing.local_reads import read_plan
 from support.golden import NAMES, GoldenTables, as_json
 from support.soak import SOAK, some
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakewright.engine.local import read_cdc_plan
 from lakewright.errors import ConflictError, InvalidError
 from lakewright.model.instant import Action
 from lakewright.scan.cdc.planner import plan_cdc
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_cdc_plan
 from support.queries import (
     BUCKET_INDEX,
     KEYS,

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakewright.engine.local import read_plan
 from lakewright.errors import ConflictError
 from lakewright.scan.planner import plan_changes
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from support.queries import BUCKET_INDEX, KEYS, LATENESS, NON_BLOCKING, SERVICE_OPTIONS
 from support.soak import sized
 from support.tables import NO_SERVICES, OPTIMISTIC, Row, WrittenTable, row

@@ -11,7 +11,6 @@ from lakewright.model.hashing import (
     bucket_of,
     java_string_hash,
     java_string_hashes,
-    murmur2,
     murmur_keys,
 )
 from lakewright.model.partition_paths import (
@@ -33,6 +32,7 @@ from lakewright.model.record_keys import (
     java_float,
     record_keys,
 )
+from lakewright.testing.checksums import murmur2
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 TEXTS = st.lists(st.none() | TEXT, max_size=20)
@@ -73,7 +73,7 @@ def test_a_float_is_read_back_from_its_text(value: float) -> None:
 def test_a_record_key_contains_its_values(names: list[str], data: st.DataObject) -> None:
     values = data.draw(st.tuples(*(st.none() | TAME for _ in names)).filter(any))
     rows = pa.table({n: pa.array([v], pa.string()) for n, v in zip(names, values, strict=True)})
-    (key,) = record_keys(rows, KeyRule(tuple(names), named=True)).to_pylist()
+    (key,) = record_keys(rows, KeyRule(tuple(names), names_fields=True)).to_pylist()
     if len(names) > 1:
         assert hash_keys(key) == values
         assert hash_keys(key, names[1:]) == values[1:]
@@ -90,7 +90,7 @@ def test_a_record_key_contains_its_values(names: list[str], data: st.DataObject)
 def test_buckets_of_a_column_are_those_of_its_keys(
     keys: list[str], names: list[str], hashed: list[str], buckets: int
 ) -> None:
-    rule = KeyRule(tuple(names), named=True)
+    rule = KeyRule(tuple(names), names_fields=True)
     found = bucket_ids(pa.array(keys, pa.string()), rule, hashed, buckets)
     assert found.tolist() == [bucket_of(hash_keys(key, hashed), buckets) for key in keys]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import pytest
 
-from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from support.tables import NO_SERVICES, Row, WrittenTable, row
 
 SEVERAL = {**NO_SERVICES, "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}

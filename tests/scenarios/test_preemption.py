@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 
-from lakewright.engine.local import read_plan
 from lakewright.errors import ConflictError
 from lakewright.model.instant import Action, Instant
 from lakewright.model.plans import Skip
@@ -16,6 +15,7 @@ from lakewright.model.ttl import HUDI_DAYS, HUDI_TYPE
 from lakewright.scan.planner import plan_changes
 from lakewright.services.maintenance_loop import run_round
 from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.testing.storage import CountingStorage, Crash
 from lakewright.write.writer import Commit
 from support.cancellable_plans import (

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakewright.engine.local import read_plan
 from lakewright.format.timeline_metadata import format_replace_commit
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.instant import Action, Instant, State
@@ -21,6 +20,7 @@ from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.write.writer import Commit
 from support.services import clean_and_archive
 from support.soak import sized

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from lakewright.engine.local import read_plan
 from lakewright.errors import InvalidError
 from lakewright.model.instant import Instant
 from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.writer import Commit
 from support.tables import NO_SERVICES, WrittenTable, row

@@ -305,7 +305,11 @@ def unlisted(storage: Storage) -> list[str]:
         if file is None:
             continue
         write = writes.get(file.instant)
-        names = snapshot.commits([write])[0].named_files() if write is not None else frozenset()
+        names = (
+            snapshot.commits([write])[0].referenced_file_names()
+            if write is not None
+            else frozenset()
+        )
         if status.name not in names:
             found.append(status.path)
     return found

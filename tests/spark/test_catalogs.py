@@ -114,6 +114,17 @@ def test_a_metastore_is_synced_and_read(
     assert sorted(note, key=str) == [["hi"], [None]]
 
 
+def test_a_created_table_without_writes_is_registered(spark: SparkSession, tmp_path: Path) -> None:
+    table = lw.create(str(tmp_path / "new"), spark, name="new", record_key="id", schema=ROWS)
+    try:
+        done = table.sync({"hoodie.datasource.hive_sync.database": "lake_of_created"})
+        assert not isinstance(done, Skip)
+        assert [each.created for each in done] == [True]
+        assert spark.table("lake_of_created.new").count() == 0
+    finally:
+        spark.sql("DROP DATABASE IF EXISTS lake_of_created CASCADE")
+
+
 def test_the_catalog_of_the_session(spark: SparkSession, table: lw.Table) -> None:
     options = {"hoodie.datasource.hive_sync.database": "lake_of_session"}
     try:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import lakewright as lw
 from lakewright.demo.checks import (
-    ask_hudi_rs,
+    check_with_hudi_rs,
     compare_totals,
     expected_rows,
     expected_totals,
@@ -48,7 +48,7 @@ def test_the_demo_does_what_it_says(spark: SparkSession, tmp_path: Path) -> None
     # Its judges are not blind: another table's rows, totals and views are found to be wrong.
     batches = make_batches(recipe)
     rows = list(rows_of([table.read().toArrow()]))
-    assert ask_hudi_rs(story.path, rows[1:], rows).passed is False
+    assert check_with_hudi_rs(story.path, rows[1:], rows).passed is False
     fresh = Consumer(table)
     fresh.follow()
     totals = expected_totals(expected_rows(batches, [recipe.old_day]).values())

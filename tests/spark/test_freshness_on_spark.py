@@ -40,7 +40,7 @@ def test_freshness_is_reported_and_awaited(table: lw.Table) -> None:
     assert (now.snapshot.completion, now.snapshot.freshness) == (T + 50, T + 50)
     assert (now.read_optimized.completion, now.read_optimized.freshness) == (T + 49, T + 20)
     assert now.partitions["2026-01-02"].read_optimized.completion == T + 20
-    (held,) = table.holding_back()
+    (held,) = table.blocking_log_files()
     assert (held.partition, held.event_time) == ("2026-01-01", T + 50)
     with pytest.raises(lw.UnavailableError, match="held_back_by"):
         table.wait_until_complete(T + 50, timeout=0)
@@ -48,7 +48,7 @@ def test_freshness_is_reported_and_awaited(table: lw.Table) -> None:
     assert isinstance(done, lw.Commit)
     assert done.metrics["read_optimized.completion"] == T + 50
     assert table.wait_until_complete(T + 50, timeout=0).read_optimized.completion == T + 50
-    assert table.holding_back() == ()
+    assert table.blocking_log_files() == ()
 
 
 def test_procedures_show_it(spark: SparkSession, table: lw.Table) -> None:

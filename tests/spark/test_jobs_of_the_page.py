@@ -48,7 +48,7 @@ def test_a_compaction_in_a_hostile_folder_with_secrets(
     for thread in threading.enumerate():
         if getattr(thread, "_target", None) == jobs._wait:
             thread.join()
-    (done,) = jobs.of(0)
+    (done,) = jobs.jobs_of(0)
     assert (done["state"], done["error"]) == ("done", None)
     assert [step["result"] for step in done["steps"]] == ["done"]
     assert not (tmp_path / "RUN").exists()

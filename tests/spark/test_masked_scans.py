@@ -69,7 +69,7 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
 def test_masked_and_merged_scans_agree(
     table: lw.Table, query: Callable[[DataFrame], DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plans, "_LEAST_KEPT", 0)
+    monkeypatch.setattr(plans, "_MIN_BASE_TO_LOG_RATIO", 0)
     found = []
     for least in (0, 1 << 60):
         monkeypatch.setattr(plans, "_LEAST_MASKED_BYTES", least)
@@ -82,7 +82,7 @@ def test_masked_and_merged_scans_agree(
 def test_a_filter_on_the_partition_reaches_both_sides_of_the_mask(
     table: lw.Table, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(plans, "_LEAST_KEPT", 0)
+    monkeypatch.setattr(plans, "_MIN_BASE_TO_LOG_RATIO", 0)
     monkeypatch.setattr(plans, "_LEAST_MASKED_BYTES", 0)
     table.read().where("part = 1").select("ts").explain()
     plan = capsys.readouterr().out

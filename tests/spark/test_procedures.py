@@ -97,5 +97,5 @@ def test_settings_by_a_frame_without_columns(spark: SparkSession, path: str) -> 
         .mode("append")
         .save(path)
     )
-    settings = lw.open(path, spark).ttl.show().settings
+    settings = lw.open(path, spark).ttl.config.settings
     assert (settings.enabled, settings.trigger_value) == (True, 8)

@@ -106,7 +106,7 @@ def test_old_dates_of_avro_objects_are_the_same_in_every_session(
         found = reader.read([CloudObject("", str(tmp_path), "a.avro", "a.avro", 1)])
         assert found.rows is not None
         (row,) = found.rows.selectExpr("string(d)").collect()
-        found.done()
+        found.delete_copies()
     assert tuple(row) == ("1500-01-01",)
     assert "mergeSchema" not in NATIVE_OPTIONS
 

@@ -42,7 +42,7 @@ def test_old_rows_go(kind: str, spark: SparkSession, tmp_path: Path) -> None:
     renewed = [("b-3", "b", 9, now), ("c-9", "c", 1, now)]
     table.upsert(spark.createDataFrame(renewed, DDL))
     table.ttl.save(OLD_ROWS)
-    table.ttl.on()
+    table.ttl.enable()
     done = table.run("ttl")
     assert isinstance(done, Commit)
     assert (done.operation, done.deleted) == ("DELETE", 3)

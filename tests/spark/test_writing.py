@@ -211,7 +211,9 @@ def test_a_frame_without_rows_or_columns(spark: SparkSession, tmp_path: Path) ->
     table = create(spark, tmp_path / "t", "COPY_ON_WRITE")
     table.upsert(frame(spark, ("a", "d1", 1, "1")))
     assert table.upsert(frame(spark)).partitions == ()
-    assert not table.upsert(spark.createDataFrame([], ""))
+    for write in (table.upsert, table.insert_overwrite_table):
+        with pytest.raises(lw.InvalidError, match="no columns"):
+            write(spark.createDataFrame([], ""))
     assert notes(table) == {"a": "1"}
 
 

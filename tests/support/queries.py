@@ -9,13 +9,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from lakewright.engine.local import read_cdc_plan, read_plan
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS
 from lakewright.scan.cdc.planner import plan_cdc
 from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.scan.query_options import begin_of_range
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.testing.local_reads import read_cdc_plan, read_plan
 
 Rows = list[str]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakewright.client.write_client import WriteClient
 from lakewright.clock import Clock
-from lakewright.engine.local import ArrowRows, LocalEngine, read_plan
+from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.format.avro.schema import avro_schema
 from lakewright.format.data_block import format_parquet_block
 from lakewright.format.timeline_metadata import (
@@ -49,6 +49,7 @@ from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.time_generator import TimeGenerator
 from lakewright.table.transaction import Transaction, TransactionManager, TransactionSpec
 from lakewright.testing.clock import ManualClock
+from lakewright.testing.local_reads import read_plan
 from lakewright.testing.table_builder import TableBuilder
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit

@@ -96,7 +96,7 @@ LINKS = {
 def test_where_links_lead_on_the_site(origin: str, text: str, wanted: str) -> None:
     there = site_hooks.FROM_OUTSIDE.get(origin, origin.removeprefix("docs/"))
     known = {"a.md", "b.md", "architecture.md", "d/0.md"}
-    assert site_hooks.turned(text, origin, there, known) == wanted
+    assert site_hooks.with_site_links(text, origin, there, known) == wanted
 
 
 def test_pages_come_in_their_order_and_none_is_left_out() -> None:

@@ -78,10 +78,10 @@ def create(
         ```
     """
     session_options = session_storage_options(spark) if spark is not None else {}
-    given_options = {key: str(value) for key, value in (options or {}).items()}
-    all_storage_options = {**session_options, **storage_options(given_options)}
+    string_options = {key: str(value) for key, value in (options or {}).items()}
+    all_storage_options = {**session_options, **storage_options(string_options)}
     storage = storage_for(path, all_storage_options)
-    table_options = other_options(given_options)
+    table_options = other_options(string_options)
     check_names(table_options, also=storage_option_names())
     spec = TableSpec(
         name=name,
@@ -94,7 +94,7 @@ def create(
         options=table_options,
     )
     create_table(storage, SystemClock(), spec)
-    return Table(storage, spark, places=all_storage_options)
+    return Table(storage, spark, storage_options=all_storage_options)
 
 
 def _names(fields: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -132,6 +132,8 @@ def open_table(
         **session_options,
         **{key: str(value) for key, value in (options or {}).items()},
     }
-    table = Table(storage_for(path, all_storage_options), spark, places=all_storage_options)
+    table = Table(
+        storage_for(path, all_storage_options), spark, storage_options=all_storage_options
+    )
     table.snapshot()
     return table

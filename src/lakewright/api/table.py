@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
@@ -18,7 +18,7 @@ from lakewright.datasource.session_catalog import spark_catalog_sync
 from lakewright.errors import InvalidError
 from lakewright.model.freshness import Freshness
 from lakewright.model.instant import Instant, InstantTime, query_time
-from lakewright.model.plans import Skip
+from lakewright.model.plans import CleanPlan, ClusteringPlan, CompactionPlan, Skip
 from lakewright.model.table_config import TableConfig
 from lakewright.options import check_names
 from lakewright.scan.cdc.planner import CdcScan, plan_cdc
@@ -29,8 +29,10 @@ from lakewright.scan.planner import (
     plan_snapshot,
 )
 from lakewright.scan.query_options import begin_of_range, end_of_range
+from lakewright.services.archiving.planner import ArchivePlan
 from lakewright.services.compaction_debt import CompactionDebt, load_debt
 from lakewright.services.runner import ServiceRunner
+from lakewright.services.ttl.planner import TtlPlan
 from lakewright.spark.reader import scan
 from lakewright.storage.base import Storage
 from lakewright.storage.factory import OpenedStorage, other_options, storage_option_names
@@ -48,6 +50,7 @@ from lakewright.table.freshness_report import (
 )
 from lakewright.table.rollback import RollbackInfo, load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_consistent_snapshot, load_snapshot
+from lakewright.utils.deprecation import warn_renamed
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
 
@@ -56,6 +59,8 @@ if TYPE_CHECKING:
 
     from lakewright.scan.cdc.planner import CdcScanPlan
     from lakewright.scan.scan_plan import ScanPlan
+
+ServicePlan = CompactionPlan | ClusteringPlan | CleanPlan | ArchivePlan | TtlPlan
 
 _CHANGE_FORMATS: dict[str, Callable[..., IncrementalScan | CdcScan]] = {
     "latest_state": plan_changes,
@@ -100,6 +105,7 @@ class Table:
         storage: Storage,
         spark: SparkSession | None = None,
         *,
+        storage_options: Mapping[str, str] | None = None,
         places: Mapping[str, str] | None = None,
     ) -> None:
         """Use `lw.open` or `lw.create` instead.
@@ -107,12 +113,16 @@ class Table:
         Args:
             storage: The storage of the table.
             spark: Spark session; the active session if omitted.
-            places: Storage options with which the storage was opened. They also apply to the
-                storage of a stream's checkpoint.
+            storage_options: Storage options with which the storage was opened. They also apply to
+                the storage of a stream's checkpoint.
+            places: Deprecated: use `storage_options`.
         """
+        if places is not None:
+            warn_renamed("Table(places=)", "Table(storage_options=)")
+            storage_options = places
         self.storage = storage
         self._spark = spark
-        self._opened_storage = OpenedStorage(storage, dict(places or {}))
+        self._opened_storage = OpenedStorage(storage, dict(storage_options or {}))
 
     @property
     def path(self) -> str:
@@ -233,7 +243,7 @@ class Table:
         )
         return Changes(self._scan(plan.plan), plan.context.checkpoint, plan.context.instants)
 
-    def upsert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+    def upsert(self, frame: DataFrame, options: Options = None) -> Commit:
         """Update rows whose record key is in the table and insert the others.
 
         Args:
@@ -243,7 +253,7 @@ class Table:
             options: Write options with Hudi's keys, and storage options.
 
         Returns:
-            The commit, or `Skip` if `frame` has no columns.
+            The commit; that of a frame without rows is empty.
 
         Raises:
             ConflictError: A concurrent operation changed the same file groups; nothing was
@@ -259,7 +269,7 @@ class Table:
         """
         return write_frame(self._opened_storage, frame, Operation.UPSERT, options)
 
-    def insert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+    def insert(self, frame: DataFrame, options: Options = None) -> Commit:
         """Insert rows without an index lookup; small files are filled first.
 
         Args:
@@ -268,7 +278,7 @@ class Table:
         """
         return write_frame(self._opened_storage, frame, Operation.INSERT, options)
 
-    def bulk_insert(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+    def bulk_insert(self, frame: DataFrame, options: Options = None) -> Commit:
         """Insert rows, each task into its own files: the fastest way to load many rows.
 
         Args:
@@ -277,9 +287,7 @@ class Table:
         """
         return write_frame(self._opened_storage, frame, Operation.BULK_INSERT, options)
 
-    def delete(
-        self, frame: DataFrame, options: Options = None, *, ordered: bool = False
-    ) -> Commit | Skip:
+    def delete(self, frame: DataFrame, options: Options = None, *, ordered: bool = False) -> Commit:
         """Delete the rows whose record key and partition columns are in `frame`.
 
         Args:
@@ -289,7 +297,7 @@ class Table:
             ordered: Whether to compare ordering values, so that a newer row is not deleted.
 
         Returns:
-            The commit, or `Skip` if `frame` has no columns.
+            The commit; that of a frame without rows is empty.
 
         Raises:
             ConflictError: A concurrent operation changed the same file groups; nothing was
@@ -303,7 +311,7 @@ class Table:
         """
         return write_frame(self._opened_storage, frame, Operation.DELETE, options, ordered=ordered)
 
-    def insert_overwrite(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+    def insert_overwrite(self, frame: DataFrame, options: Options = None) -> Commit:
         """Replace all rows of the partitions that `frame` has rows for.
 
         Args:
@@ -312,7 +320,7 @@ class Table:
         """
         return write_frame(self._opened_storage, frame, Operation.INSERT_OVERWRITE, options)
 
-    def insert_overwrite_table(self, frame: DataFrame, options: Options = None) -> Commit | Skip:
+    def insert_overwrite_table(self, frame: DataFrame, options: Options = None) -> Commit:
         """Replace all rows of the table.
 
         Args:
@@ -321,9 +329,7 @@ class Table:
         """
         return write_frame(self._opened_storage, frame, Operation.INSERT_OVERWRITE_TABLE, options)
 
-    def delete_partitions(
-        self, partitions: Sequence[str] | str, options: Options = None
-    ) -> Commit | Skip:
+    def delete_partitions(self, partitions: Sequence[str] | str, options: Options = None) -> Commit:
         """Delete partitions from the table; a later clean deletes their files.
 
         Args:
@@ -331,7 +337,7 @@ class Table:
             options: Write options with Hudi's keys, and storage options.
 
         Returns:
-            The commit, or `Skip` if no partition matches.
+            The commit; it is empty if no partition matches.
 
         Example:
             ```python
@@ -377,17 +383,22 @@ class Table:
             opened_storage.storage,
             write_options,
             checkpoint=checkpoint,
-            places=opened_storage.options,
+            storage_options=opened_storage.options,
         )
 
-    def preview(self, service: str, options: Options = None) -> Any:
-        """Return the plan that a service would schedule now, or `Skip`; nothing is written.
+    def preview(self, service: str, options: Options = None) -> ServicePlan | Skip:
+        """Return the plan that a service would schedule now; nothing is written.
 
         Args:
             service: Name of the service, such as `compaction` or `ttl`.
             options: Options of the service, and storage options.
+
+        Returns:
+            The plan, or `Skip` with the reason if there is nothing to do. A registered service has
+            plans of a class of its own.
         """
-        return self.services(options).preview(service)
+        plan: ServicePlan | Skip = self.services(options).preview(service)
+        return plan
 
     def schedule(self, service: str, options: Options = None) -> Instant | Skip:
         """Schedule a table service: write its plan to the timeline, for any process to execute.
@@ -412,7 +423,7 @@ class Table:
         """
         return self.services(options).schedule(service)
 
-    def execute(self, instant: InstantTime | Instant, options: Options = None) -> Commit | Skip:
+    def execute(self, instant: InstantTime | Instant, options: Options = None) -> Commit:
         """Execute a plan on the timeline, no matter which process scheduled it.
 
         Args:
@@ -528,10 +539,10 @@ class Table:
         if force and not repair:
             raise InvalidError("force is for a repair: ask for that as well")
         writer = WriteClient.create(self._opened_storage, options).writer()
-        diagnosis = examine(writer.storage, writer.clock, writer.heartbeat)
+        diagnosis = examine(writer.storage, writer.clock, writer.heartbeat, writer.lock)
         return repair_table(writer, diagnosis, force=force) if repair else diagnosis
 
-    def debt(self) -> CompactionDebt:
+    def compaction_debt(self) -> CompactionDebt:
         """Return the compaction debt: the uncompacted log files by partition, with the reasons."""
         return load_debt(self.services().planning_context(self.snapshot()))
 
@@ -556,19 +567,31 @@ class Table:
             freshness.partitions["day=2026-01-31"].snapshot.freshness
             ```
         """
-        given_options = other_options(options or {})
-        check_names(given_options, also=storage_option_names())
+        freshness_options = other_options(options or {})
+        check_names(freshness_options, also=storage_option_names())
         return load_freshness(
-            self._opened_storage.with_options(options or {}).storage, SystemClock(), given_options
+            self._opened_storage.with_options(options or {}).storage,
+            SystemClock(),
+            freshness_options,
         )
 
-    def holding_back(self, limit: int = 20) -> tuple[BlockingLogFile, ...]:
+    def blocking_log_files(self, limit: int = 20) -> tuple[BlockingLogFile, ...]:
         """Return the log files that block read-optimized completion, the most blocking ones first.
 
         Args:
             limit: Maximum number of log files.
         """
         return load_blocking_log_files(self.storage, limit)
+
+    def debt(self) -> CompactionDebt:
+        """Deprecated: use `compaction_debt`."""
+        warn_renamed("Table.debt", "Table.compaction_debt")
+        return self.compaction_debt()
+
+    def holding_back(self, limit: int = 20) -> tuple[BlockingLogFile, ...]:
+        """Deprecated: use `blocking_log_files`."""
+        warn_renamed("Table.holding_back", "Table.blocking_log_files")
+        return self.blocking_log_files(limit)
 
     def wait_until_complete(
         self,
@@ -658,7 +681,7 @@ class Table:
 
     def rollback(
         self, instant: InstantTime | Instant, options: Options = None, *, force: bool = False
-    ) -> Instant | Skip:
+    ) -> Instant:
         """Roll back a write or service: delete its files and remove its instant from the timeline.
 
         Completed writes must be rolled back newest first.

@@ -71,9 +71,9 @@ class MetaCatalog(Protocol):
         ...
 
     def partitions(
-        self, name: TableName, wanted: Iterable[Values] | None = None
+        self, name: TableName, requested: Iterable[Values] | None = None
     ) -> dict[Values, str]:
-        """Return the locations of registered partitions: all, or the `wanted` ones that exist."""
+        """Return the locations of registered partitions: all, or the requested ones that exist."""
         ...
 
     def add(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
@@ -84,7 +84,7 @@ class MetaCatalog(Protocol):
         """Change the locations of partitions."""
         ...
 
-    def drop(self, name: TableName, gone: Sequence[Values]) -> None:
+    def drop(self, name: TableName, dropped: Sequence[Values]) -> None:
         """Drop partitions from the catalog, not their files; missing ones are no error."""
         ...
 

@@ -31,7 +31,7 @@ _RETRYABLE_CODES = {
     "ThrottlingException",
     "ConcurrentModificationException",
 }
-_KEPT_BY_UPDATE = ("Description", "Owner", "Retention", "TableType")
+_RETAINED_BY_UPDATE = ("Description", "Owner", "Retention", "TableType")
 
 Item = TypeVar("Item")
 
@@ -95,18 +95,20 @@ class GlueCatalog:
     def alter(self, name: TableName, table: CatalogTable) -> None:
         """See `MetaCatalog`."""
         registered = self._get(name) or {}
-        kept = {key: registered[key] for key in _KEPT_BY_UPDATE if key in registered}
-        table_input = {**kept, **_table_input(name, table)}
+        retained = {key: registered[key] for key in _RETAINED_BY_UPDATE if key in registered}
+        table_input = {**retained, **_table_input(name, table)}
         self._call_or_none(
             lambda: self._client.update_table(DatabaseName=name.database, TableInput=table_input)
         )
 
     def partitions(
-        self, name: TableName, wanted: Iterable[Values] | None = None
+        self, name: TableName, requested: Iterable[Values] | None = None
     ) -> dict[Values, str]:
         """See `MetaCatalog`."""
         partitions = (
-            self._all_partitions(name) if wanted is None else self._some_partitions(name, wanted)
+            self._all_partitions(name)
+            if requested is None
+            else self._some_partitions(name, requested)
         )
         return {
             tuple(partition["Values"]): partition["StorageDescriptor"]["Location"]
@@ -122,13 +124,24 @@ class GlueCatalog:
         )
         return partitions
 
-    def _some_partitions(self, name: TableName, wanted: Iterable[Values]) -> list[dict[str, Any]]:
+    def _some_partitions(
+        self, name: TableName, requested: Iterable[Values]
+    ) -> list[dict[str, Any]]:
         partitions: list[dict[str, Any]] = []
-        for batch in _batches(sorted(wanted), _MAX_REQUESTED):
+        for batch in _batches(sorted(requested), _MAX_REQUESTED):
             keys = [{"Values": list(values)} for values in batch]
-            partitions += self._batch("batch_get_partition", name, PartitionsToGet=keys)[
-                "Partitions"
-            ]
+            while keys:
+                response = self._batch("batch_get_partition", name, PartitionsToGet=keys)
+                partitions += response["Partitions"]
+                # Glue may leave keys for another request, but answers some of them each time.
+                unprocessed = response.get("UnprocessedKeys") or []
+                if len(unprocessed) >= len(keys):
+                    raise UnavailableError(
+                        "Glue returned none of the requested partitions: sync again",
+                        table=str(name),
+                        partitions=len(keys),
+                    )
+                keys = unprocessed
         return partitions
 
     def add(self, name: TableName, table: CatalogTable, new: Sequence[tuple[Values, str]]) -> None:
@@ -150,9 +163,9 @@ class GlueCatalog:
             ]
             self._check_errors(self._batch("batch_update_partition", name, Entries=entries), None)
 
-    def drop(self, name: TableName, gone: Sequence[Values]) -> None:
+    def drop(self, name: TableName, dropped: Sequence[Values]) -> None:
         """See `MetaCatalog`."""
-        for batch in _batches(gone, _MAX_DROPPED):
+        for batch in _batches(dropped, _MAX_DROPPED):
             keys = [{"Values": list(values)} for values in batch]
             response = self._batch("batch_delete_partition", name, PartitionsToDelete=keys)
             self._check_errors(response, _MISSING)

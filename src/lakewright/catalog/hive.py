@@ -132,15 +132,15 @@ class HiveCatalog:
         self._call(lambda: self._client.alter_table_with_cascade(*names, registered, cascade))
 
     def partitions(
-        self, name: TableName, wanted: Iterable[Values] | None = None
+        self, name: TableName, requested: Iterable[Values] | None = None
     ) -> dict[Values, str]:
         """See `MetaCatalog`."""
         names = name.database, name.table
-        if wanted is None:
+        if requested is None:
             partitions = self._call(lambda: self._client.get_partitions(*names, _NO_LIMIT)) or []
         else:
             keys = [key.name for key in self._required(name).partitionKeys]
-            partition_names = [partition_name(keys, values) for values in sorted(wanted)]
+            partition_names = [partition_name(keys, values) for values in sorted(requested)]
             partitions = (
                 self._call(lambda: self._client.get_partitions_by_names(*names, partition_names))
                 or []
@@ -163,9 +163,9 @@ class HiveCatalog:
         parts = self._partitions(name, table, new)
         self._call(lambda: self._client.alter_partitions(name.database, name.table, parts))
 
-    def drop(self, name: TableName, gone: Sequence[Values]) -> None:
+    def drop(self, name: TableName, dropped: Sequence[Values]) -> None:
         """See `MetaCatalog`."""
-        for values in gone:
+        for values in dropped:
             arguments = (name.database, name.table, list(values), False)
             self._drop_one(arguments)
 

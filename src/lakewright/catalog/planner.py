@@ -22,7 +22,7 @@ from lakewright.catalog.base import (
 from lakewright.catalog.options import SyncSettings
 from lakewright.errors import ConflictError, InvalidError
 from lakewright.model.freshness import dropped_partitions
-from lakewright.model.instant import Action, Instant
+from lakewright.model.instant import WRITE_ACTIONS, Action, Instant
 from lakewright.model.partition_paths import DEFAULT_PARTITION, partition_values
 from lakewright.model.schema import META_FIELDS
 from lakewright.model.table_config import SLASH_DATES, TableConfig
@@ -37,15 +37,15 @@ _OWNED_PREFIXES = ("lakewright.", "spark.sql.", LAST_REQUEST, LAST_COMPLETION)
 class DesiredTable:
     """The table as it should be registered.
 
-    `present` are partitions by values with their locations, `gone` those to drop. If `whole`,
-    `present` are all partitions of the table; otherwise only those that changed since the last
-    sync.
+    `present` are partitions by values with their locations, `dropped` those to drop. If
+    `is_complete`, `present` are all partitions of the table; otherwise only those that changed
+    since the last sync.
     """
 
     table: CatalogTable
     present: Mapping[Values, str]
-    gone: frozenset[Values] = frozenset()
-    whole: bool = False
+    dropped: frozenset[Values] = frozenset()
+    is_complete: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +63,14 @@ class CatalogChanges:
 
 
 def plan_sync(
-    known: CatalogTable | None, partitions: Mapping[Values, str], wanted: DesiredTable
+    registered: CatalogTable | None, partitions: Mapping[Values, str], desired: DesiredTable
 ) -> CatalogChanges:
     """Return the changes that make a catalog match the table.
 
     `partitions` are the registered ones among the partitions in question: all, if the partitions of
     the table are `whole`.
     """
-    present = wanted.present
+    present = desired.present
     add = tuple((v, location) for v, location in sorted(present.items()) if v not in partitions)
     move = tuple(
         (v, location)
@@ -78,42 +78,44 @@ def plan_sync(
         if _normalized(partitions.get(v, location)) != _normalized(location)
     )
     missing = partitions.keys() - present.keys()
-    drop = tuple(sorted(missing if wanted.whole else missing & wanted.gone))
-    if known is None:
-        return CatalogChanges(create=wanted.table, add=add)
-    merged = _merge(known, wanted.table)
-    return CatalogChanges(alter=merged if merged != known else None, add=add, move=move, drop=drop)
+    drop = tuple(sorted(missing if desired.is_complete else missing & desired.dropped))
+    if registered is None:
+        return CatalogChanges(create=desired.table, add=add)
+    merged = _merge(registered, desired.table)
+    return CatalogChanges(
+        alter=merged if merged != registered else None, add=add, move=move, drop=drop
+    )
 
 
-def require_same(name: object, known: CatalogTable, wanted: CatalogTable) -> None:
+def require_same(name: object, registered: CatalogTable, desired: CatalogTable) -> None:
     """Raise ConflictError if the name is registered for another table."""
-    if _normalized(known.location) != _normalized(wanted.location):
+    if _normalized(registered.location) != _normalized(desired.location):
         raise ConflictError(
             "the catalog has another table of this name: drop it there, or give another name",
             table=str(name),
-            location=known.location,
-            wanted=wanted.location,
+            location=registered.location,
+            wanted=desired.location,
         )
-    registered_columns = [column for column, _ in known.partition_columns]
-    wanted_columns = [column for column, _ in wanted.partition_columns]
-    if registered_columns != wanted_columns:
+    registered_columns = [column for column, _ in registered.partition_columns]
+    desired_columns = [column for column, _ in desired.partition_columns]
+    if registered_columns != desired_columns:
         raise ConflictError(
             "the table is registered with other partition columns, which no catalog can change: "
             "drop it there (its files stay), then sync again",
             table=str(name),
             registered=registered_columns,
-            wanted=wanted_columns,
+            wanted=desired_columns,
         )
 
 
-def last_synced_time(known: CatalogTable | None) -> str | None:
+def last_synced_time(registered: CatalogTable | None) -> str | None:
     """Return the completion time up to which a catalog is in sync; None if unknown."""
-    if known is None or known.properties.get(PROVIDER) != HUDI:
+    if registered is None or registered.properties.get(PROVIDER) != HUDI:
         return None
-    return known.properties.get(LAST_COMPLETION) or None
+    return registered.properties.get(LAST_COMPLETION) or None
 
 
-def _merge(registered: CatalogTable, wanted: CatalogTable) -> CatalogTable:
+def _merge(registered: CatalogTable, desired: CatalogTable) -> CatalogTable:
     """Return the registered table with the wanted values; foreign properties are kept."""
     foreign_properties = {
         key: value
@@ -122,10 +124,10 @@ def _merge(registered: CatalogTable, wanted: CatalogTable) -> CatalogTable:
     }
     return replace(
         registered,
-        columns=wanted.columns,
+        columns=desired.columns,
         # The types of partition columns stay as they were registered.
-        properties={**foreign_properties, **wanted.properties},
-        serde={**registered.serde, **wanted.serde},
+        properties={**foreign_properties, **desired.properties},
+        serde={**registered.serde, **desired.serde},
     )
 
 
@@ -141,6 +143,7 @@ def _normalized(location: str) -> str:
 
 # The table as it should be registered: columns, properties, and partitions changed since a sync.
 
+_UNDO_ACTIONS = (Action.ROLLBACK, Action.RESTORE)
 _MAX_PROPERTY_LENGTH = 4000  # maximum length of a property in metastore databases
 _OPTIONS = "lakewright.options"
 _FORMATTED_GENERATORS = ("TIMESTAMP", "CUSTOM", "TIMESTAMP_AVRO", "CUSTOM_AVRO")
@@ -188,19 +191,21 @@ class TableMetadata:
     def desired(self, table: CatalogTable, since: str | None) -> DesiredTable:
         """Return the table with its partitions: those changed since a completion time, or all."""
         if not table.partition_columns:
-            return DesiredTable(table=table, present={}, whole=True)
+            return DesiredTable(table=table, present={}, is_complete=True)
         changed = None
         if since is not None and self.settings.incremental:
             changed = changed_partitions_since(self.snapshot, since)
         if changed is None:
             return DesiredTable(
-                table=table, present=self._locations(self._visible(None)), whole=True
+                table=table, present=self._locations(self._visible(None)), is_complete=True
             )
         written, possibly_dropped = changed
         still_visible = self._visible(possibly_dropped) if possibly_dropped else set()
         dropped = {self._values(path) for path in possibly_dropped - still_visible}
         present = self._locations(written | still_visible)
-        return DesiredTable(table=table, present=present, gone=frozenset(dropped - present.keys()))
+        return DesiredTable(
+            table=table, present=present, dropped=frozenset(dropped - present.keys())
+        )
 
     def _visible(self, partitions: Iterable[str] | None) -> set[str]:
         """Return the partitions, of all or of the given ones, that have rows for a reader."""
@@ -229,11 +234,11 @@ def values_of(config: TableConfig, path: str) -> Values:
 
 def check_partition_fields(config: TableConfig, settings: SyncSettings) -> None:
     """Raise InvalidError if the options name other partition columns than the table has."""
-    given = settings.partition_fields
-    if given and given != config.partition_fields:
+    configured = settings.partition_fields
+    if configured and configured != config.partition_fields:
         raise InvalidError(
             "the table is partitioned by other columns: leave the option out, or give these",
-            given=",".join(given),
+            given=",".join(configured),
             columns=",".join(config.partition_fields),
         )
 
@@ -244,14 +249,17 @@ def changed_partitions_since(snapshot: Snapshot, since: str) -> tuple[set[str], 
     None if any partition may have changed: a rollback undoes writes that were synced before, and a
     restore undoes many.
     """
-    undo_instants = snapshot.timeline.completed(Action.ROLLBACK, Action.RESTORE)
-    if any((instant.completed_at or "") > since for instant in undo_instants):
+    undone = snapshot.timeline.completed(*_UNDO_ACTIONS)
+    if any((instant.completed_at or "") > since for instant in undone):
         return None
     active = [i for i in snapshot.timeline.completed_writes if (i.completed_at or "") > since]
-    archived = [i for i in snapshot.archived_after(since) if (i.completed_at or "") > since]
+    archived = snapshot.archived_after(since, {*WRITE_ACTIONS, *_UNDO_ACTIONS})
+    late = [i for i in archived if (i.completed_at or "") > since]
+    if any(i.action in _UNDO_ACTIONS for i in late):
+        return None
     written: set[str] = set()
     possibly_dropped: set[str] = set()
-    for commit in snapshot.commits([*archived, *active]):
+    for commit in snapshot.commits([*late, *active]):
         written |= commit.stats.keys()
         possibly_dropped |= dropped_partitions(commit)
     return written - possibly_dropped, possibly_dropped

@@ -101,7 +101,7 @@ def _sync_name(
     if registered is not None:
         require_same(name, registered, target)
     desired = table.desired(target, last_synced_time(registered))
-    requested = None if desired.whole else {*desired.present, *desired.gone}
+    requested = None if desired.is_complete else {*desired.present, *desired.dropped}
     partitions = {}
     if registered is not None and target.partition_columns and (requested is None or requested):
         partitions = catalog.partitions(name, requested)

@@ -106,10 +106,10 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(exit_code(error)) from error
 
 
-def parse_options(given: list[str] | None, file: str | None) -> dict[str, str]:
+def parse_options(assignments: list[str] | None, file: str | None) -> dict[str, str]:
     """Return the options given as `key=value`, which take precedence, and those in a file."""
     options = {} if file is None else _load_options(file)
-    for text in given or ():
+    for text in assignments or ():
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise InvalidError("an option is given as key=value", option=text)

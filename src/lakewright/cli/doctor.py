@@ -25,7 +25,7 @@ from lakewright.errors import InvalidError
 from lakewright.table.doctor.doctor import examine, repair, to_repair
 from lakewright.table.doctor.findings import Diagnosis, Finding, Severity
 from lakewright.table.options import with_optimistic_concurrency
-from lakewright.utils.terminal import ask, say
+from lakewright.utils.terminal import confirm, say
 
 app = group()
 
@@ -59,7 +59,7 @@ def doctor(
             parse_options(option, options_file),
             repairing=repair,
             force=force,
-            asking=not yes,
+            confirm=not yes,
             as_json=as_json,
         )
     if not healthy:
@@ -67,16 +67,16 @@ def doctor(
 
 
 def examine_table(
-    path: str, options: Options, *, repairing: bool, force: bool, asking: bool, as_json: bool
+    path: str, options: Options, *, repairing: bool, force: bool, confirm: bool, as_json: bool
 ) -> bool:
     """Print the findings on a table, after a repair if requested; return whether it is healthy."""
     if force and not repairing:
         raise InvalidError("--force is for a repair: give --repair as well")
     writer = service_runner(path, with_optimistic_concurrency(options)).writer
-    diagnosis = examine(writer.storage, writer.clock, writer.heartbeat)
+    diagnosis = examine(writer.storage, writer.clock, writer.heartbeat, writer.lock)
     repaired: tuple[Finding, ...] | None = None
     repairable = to_repair(diagnosis, force=force)
-    if repairing and repairable and (not asking or _confirm(repairable)):
+    if repairing and repairable and (not confirm or _confirm(repairable)):
         diagnosis = repair(writer, diagnosis, force=force)
         remaining = {(finding.kind, finding.target) for finding in diagnosis.findings}
         repaired = tuple(item for item in repairable if (item.kind, item.target) not in remaining)
@@ -90,35 +90,41 @@ def examine_table(
 def _confirm(findings: Sequence[Finding]) -> bool:
     for finding in findings:
         say(_finding_text(finding), err=True)
-    return ask("Repair this?")
+    return confirm("Repair this?")
 
 
 def diagnosis_document(
-    table: str, found: Diagnosis, done: Sequence[Finding] | None = None
+    table: str, diagnosis: Diagnosis, repaired: Sequence[Finding] | None = None
 ) -> Document:
-    """Return the document of a diagnosis; `done` are the repaired findings, if it was repaired."""
-    repairs = {} if done is None else {"repaired": [finding_document(finding) for finding in done]}
+    """Return the document of a diagnosis; `repaired` is None if no repair was requested."""
+    repairs = (
+        {}
+        if repaired is None
+        else {"repaired": [finding_document(finding) for finding in repaired]}
+    )
     return {
         "table": table,
-        "healthy": found.is_healthy,
-        "findings": [finding_document(finding) for finding in found.findings],
+        "healthy": diagnosis.is_healthy,
+        "findings": [finding_document(finding) for finding in diagnosis.findings],
         **repairs,
     }
 
 
-def diagnosis_text(table: str, found: Diagnosis, done: Sequence[Finding] | None = None) -> str:
-    """Return a diagnosis as text; `done` are the repaired findings."""
+def diagnosis_text(
+    table: str, diagnosis: Diagnosis, repaired: Sequence[Finding] | None = None
+) -> str:
+    """Return a diagnosis as text; `repaired` are the repaired findings."""
     lines = [f"table: {table}"]
-    lines += [f"repaired: {finding.message}" + _target_text(finding) for finding in done or ()]
-    lines += [_finding_text(finding) for finding in found.findings]
-    counts = Counter(finding.severity for finding in found.findings)
+    lines += [f"repaired: {finding.message}" + _target_text(finding) for finding in repaired or ()]
+    lines += [_finding_text(finding) for finding in diagnosis.findings]
+    counts = Counter(finding.severity for finding in diagnosis.findings)
     total = ", ".join(_count(counts[item], item) for item in Severity if counts[item]) or "nothing"
-    lines.append(f"{'healthy' if found.is_healthy else 'not healthy'}: {total} found")
-    if found.repairable:
-        count = len(found.repairable)
+    lines.append(f"{'healthy' if diagnosis.is_healthy else 'not healthy'}: {total} found")
+    if diagnosis.repairable:
+        count = len(diagnosis.repairable)
         lines.append(f"{count} of these can safely be repaired: run it again with --repair")
-    if found.repairable_by_force:
-        count = len(found.repairable_by_force)
+    if diagnosis.repairable_by_force:
+        count = len(diagnosis.repairable_by_force)
         lines.append(f"{count} can be repaired with --repair --force, which deletes rows")
     return "\n".join(lines)
 

@@ -121,24 +121,26 @@ class IngestRequest:
 
 
 def run_ingest(
-    wanted: IngestRequest, *, master: str, interval_s: float | None, as_json: bool
+    request: IngestRequest, *, master: str, interval_s: float | None, as_json: bool
 ) -> None:
     """Run one round, or rounds at least `interval_s` apart until a signal.
 
     Raises:
         LakewrightError: A single round failed, or a round with an error that a retry cannot fix.
     """
-    configs = spark_options(wanted.options)
+    configs = spark_options(request.options)
     with StopRequest() as stop:
         spark = start_session(master, configs)
         # Spark has installed signal handlers of its own.
         stop.listen()
         try:
-            prepared_ingestion = prepared(wanted, spark)
+            prepared_ingestion = create_ingestion(request, spark)
             storage, work = prepared_ingestion.ingester.writer.storage, spark_work(spark)
             with (
                 RoundPrinter(storage.root, as_json=as_json) as printer,
-                following(storage, printer.tell, work) if printer.is_live else nullcontext(),
+                following(storage, printer.show_progress, work)
+                if printer.is_live
+                else nullcontext(),
             ):
                 if interval_s is None:
                     prepared_ingestion.run_once(printer)
@@ -148,23 +150,23 @@ def run_ingest(
             spark.stop()
 
 
-def told_to_ingestion(options: Mapping[str, str]) -> dict[str, str]:
+def ingestion_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options without those of the Spark session."""
     session_options = spark_options(other_options(options))
     return {key: value for key, value in options.items() if key not in session_options}
 
 
-def prepared(wanted: IngestRequest, spark: object) -> Ingestion:
+def create_ingestion(request: IngestRequest, spark: object) -> Ingestion:
     """Create the ingestion of a request, without starting it."""
     return ingestion(
         spark,  # type: ignore[arg-type]
-        wanted.source,
-        wanted.table,
-        transform=wanted.transform,
-        options=told_to_ingestion(wanted.options),
-        operation=wanted.operation,
-        services=wanted.services,
-        checkpoint=wanted.checkpoint,
+        request.source,
+        request.table,
+        transform=request.transform,
+        options=ingestion_options(request.options),
+        operation=request.operation,
+        services=request.services,
+        checkpoint=request.checkpoint,
     )
 
 
@@ -190,25 +192,25 @@ class RoundPrinter:
         """Whether there is a status line: on a terminal."""
         return self._status is not None
 
-    def tell(self, text: str) -> None:
+    def show_progress(self, text: str) -> None:
         """Show the progress of the round in the status line, if there is one."""
         if self._status is not None and not self._idle_text:
             self._status.update(Text(text))
 
-    def __call__(self, done: IngestResult) -> None:
+    def __call__(self, result: IngestResult) -> None:
         """Print the result of a round."""
         if self._as_json:
-            show(round_document(self._table, done), as_json=True, one_line=True)
+            show(round_document(self._table, result), as_json=True, one_line=True)
             return
-        text = round_text(done)
-        if self._status is not None and isinstance(done.outcome, Skip):
+        text = round_text(result)
+        if self._status is not None and isinstance(result.outcome, Skip):
             self._idle_text = text
             self._status.update(Text(text))
-        elif not self._is_repeated_skip(done):
+        elif not self._is_repeated_skip(result):
             self._idle_text = ""
             self._print(text)
-        failures = [f"{step.service}: {step.error}" for step in done.services if step.error]
-        for problem in (*done.troubles, *failures):
+        failures = [f"{step.service}: {step.error}" for step in result.services if step.error]
+        for problem in (*result.troubles, *failures):
             say(f"warning: {problem}", err=True)
 
     def _is_repeated_skip(self, result: IngestResult) -> bool:
@@ -233,48 +235,48 @@ class RoundPrinter:
         self._console.print(Text(text), soft_wrap=True)
 
 
-def round_document(table: str, done: IngestResult) -> Document:
+def round_document(table: str, result: IngestResult) -> Document:
     """Return the document of a round."""
     now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     return {
         "table": table,
-        "round": done.number,
+        "round": result.number,
         "at": now.isoformat(timespec="milliseconds"),
-        "source": done.source,
-        **outcome_document(done.outcome),
-        "rows": done.rows,
-        "inserted": done.inserted,
-        "updated": done.updated,
-        "deleted": done.deleted,
-        "bytes": done.bytes,
-        "lag_ms": done.lag_ms,
-        "objects_waiting": done.waiting,
-        "took_ms": done.took_ms,
-        "checkpoint_before": _checkpoint_text(done.before),
-        "checkpoint_after": _checkpoint_text(done.after),
-        "facts": dict(done.facts),
-        "troubles": list(done.troubles),
+        "source": result.source,
+        **outcome_document(result.outcome),
+        "rows": result.rows,
+        "inserted": result.inserted,
+        "updated": result.updated,
+        "deleted": result.deleted,
+        "bytes": result.bytes,
+        "lag_ms": result.lag_ms,
+        "objects_waiting": result.waiting,
+        "took_ms": result.took_ms,
+        "checkpoint_before": _checkpoint_text(result.before),
+        "checkpoint_after": _checkpoint_text(result.after),
+        "facts": dict(result.facts),
+        "troubles": list(result.troubles),
         "services": [
-            {"service": step.service, **outcome_document(step.outcome)} for step in done.services
+            {"service": step.service, **outcome_document(step.outcome)} for step in result.services
         ],
     }
 
 
-def round_text(done: IngestResult) -> str:
+def round_text(result: IngestResult) -> str:
     """Return the result of a round as a line of text."""
-    if done.commit is None:
-        status = "failed" if done.error is not None else "nothing"
-        detail = done.error if done.error is not None else getattr(done.outcome, "reason", "")
-        parts = [f"round {done.number}: {status}, {detail}"]
+    if result.commit is None:
+        status = "failed" if result.error is not None else "nothing"
+        detail = result.error if result.error is not None else getattr(result.outcome, "reason", "")
+        parts = [f"round {result.number}: {status}, {detail}"]
     else:
-        kinds = {"new": done.inserted, "updated": done.updated, "deleted": done.deleted}
+        kinds = {"new": result.inserted, "updated": result.updated, "deleted": result.deleted}
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
-        parts = [f"round {done.number}: {done.rows} rows" + (f" ({counts})" if counts else "")]
-        parts += [f"commit {done.commit.instant}", f"{done.took_ms / 1000:.1f} s"]
+        parts = [f"round {result.number}: {result.rows} rows" + (f" ({counts})" if counts else "")]
+        parts += [f"commit {result.commit.instant}", f"{result.took_ms / 1000:.1f} s"]
     figures: list[tuple[int | None, Callable[[int], str]]] = [
-        (done.bytes, size_text),
-        (done.lag_ms, lambda ms: f"{ms / 1000:.1f} s behind"),
-        (done.waiting, lambda count: f"{count} waiting"),
+        (result.bytes, size_text),
+        (result.lag_ms, lambda ms: f"{ms / 1000:.1f} s behind"),
+        (result.waiting, lambda count: f"{count} waiting"),
     ]
     return "; ".join([*parts, *(text(value) for value, text in figures if value)])
 

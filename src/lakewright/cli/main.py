@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from lakewright.cli.common import EXIT_CODES_TEXT, exit_code, exit_codes
 from lakewright.errors import InvalidError
-from lakewright.utils.terminal import say, tell_bug
+from lakewright.utils.terminal import report_bug, say
 
 __all__ = ["app", "exit_code", "main"]
 
@@ -144,12 +144,12 @@ def _show_warning(
     say(f"warning: {message}", err=True)
 
 
-def run(words: Sequence[str] | None = None) -> None:
+def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command with these arguments, by default those of this process, and exit."""
     if not sys.warnoptions:
         warnings.showwarning = _show_warning
-    sys.excepthook = tell_bug
-    app(words)
+    sys.excepthook = report_bug
+    app(arguments)
 
 
 def main() -> None:

@@ -104,17 +104,21 @@ class OutputSummary:
 
 
 @contextmanager
-def writing(form: str, out: str | None, schema: pa.Schema, told: OutputSummary) -> Iterator[Sink]:
+def writing(
+    form: str, out: str | None, schema: pa.Schema, summary: OutputSummary
+) -> Iterator[Sink]:
     """Return a sink that writes batches in a format, to a new file or to stdout."""
     if out is None:
         # `_write_table` prints through a console, which escapes control characters itself.
         escaped = sys.stdout.isatty() and form != "table"
-        with FORMATS[form](SafeFile(sys.stdout) if escaped else sys.stdout, schema, told) as sink:
+        with FORMATS[form](
+            SafeFile(sys.stdout) if escaped else sys.stdout, schema, summary
+        ) as sink:
             yield sink
         return
     with (
         _new_file(out, binary=form == "parquet") as file,
-        FORMATS[form](file, schema, told) as sink,
+        FORMATS[form](file, schema, summary) as sink,
     ):
         yield sink
 
@@ -123,14 +127,14 @@ def writing(form: str, out: str | None, schema: pa.Schema, told: OutputSummary) 
 def _new_file(path: str, *, binary: bool) -> Iterator[IO[Any]]:
     """A new file, which gets its name once it is complete; never replaces an existing file."""
     temporary = f"{path}.part"
-    is_own = False
+    is_created = False
     try:
         if os.path.lexists(path):
             raise InvalidError("a file of this name exists", out=path)
         with (
             open(temporary, "xb") if binary else open(temporary, "x", encoding="utf-8", newline="")
         ) as file:
-            is_own = True
+            is_created = True
             yield file
         os.rename(temporary, path)
     except OSError as error:
@@ -138,7 +142,7 @@ def _new_file(path: str, *, binary: bool) -> Iterator[IO[Any]]:
         raise UnavailableError("the file cannot be written", out=path, reason=reason) from error
     finally:
         # One that another process is writing stays.
-        if is_own and os.path.exists(temporary):
+        if is_created and os.path.exists(temporary):
             os.unlink(temporary)
 
 

@@ -37,8 +37,10 @@ class _SizeColumn(ProgressColumn):
     """Bytes done of bytes planned."""
 
     def render(self, task: Task) -> Text:
-        done = size_text(int(task.completed))
-        return Text(done if task.total is None else f"{done} of {size_text(int(task.total))}")
+        completed = size_text(int(task.completed))
+        return Text(
+            completed if task.total is None else f"{completed} of {size_text(int(task.total))}"
+        )
 
 
 @dataclass
@@ -57,12 +59,12 @@ class ProgressBar:
     def add_rows(self, count: int) -> None:
         """Add a number of processed rows."""
         self.rows += count
-        self.tell(f"{self.rows} rows")
+        self.update(f"{self.rows} rows")
 
-    def tell(self, text: str, *, done: float | None = None) -> None:
-        """Show a text beside the bar; `done` is its new position."""
+    def update(self, text: str, *, completed: float | None = None) -> None:
+        """Show a text beside the bar; `completed` is its new position."""
         if self.progress is not None:
-            self.progress.update(self.task, note=text, completed=done)  # type: ignore[arg-type]
+            self.progress.update(self.task, note=text, completed=completed)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -77,11 +79,11 @@ def waiting(title: str, planned: int, work: Callable[[], str] = str) -> Iterator
     """Show the elapsed time, the planned size and the progress of Spark, which `work` returns."""
     with _bar(title, None, TimeElapsedColumn()) as bar:
         size = f"{size_text(planned)} planned"
-        bar.tell(size)
+        bar.update(size)
         if bar.progress is None:
             yield
             return
-        with _polling(lambda: bar.tell(_joined(size, work())), "progress"):
+        with _polling(lambda: bar.update(_joined(size, work())), "progress"):
             yield
 
 
@@ -97,7 +99,7 @@ def watching(storage: Storage, instant: str, items: int, planned: int) -> Iterat
             written = write_progress(storage, instant)
             text = f"{written.finished} files written, {size_text(written.bytes)}"
             more = f"; {size_text(planned)} to read in {items} pieces"
-            bar.tell(text + more, done=min(written.finished, items))
+            bar.update(text + more, completed=min(written.finished, items))
 
         with _polling(update, f"progress {instant}"):
             yield
@@ -105,9 +107,9 @@ def watching(storage: Storage, instant: str, items: int, planned: int) -> Iterat
 
 @contextmanager
 def following(
-    storage: Storage, tell: Callable[[str], None], work: Callable[[], str] = str
+    storage: Storage, report: Callable[[str], None], work: Callable[[], str] = str
 ) -> Iterator[None]:
-    """Report the progress of the pending writes of a table to `tell`, periodically.
+    """Report the progress of the pending writes of a table to `report`, periodically.
 
     `work` returns the progress of Spark.
     """
@@ -121,7 +123,7 @@ def following(
             if written.begun
         ]
         phase = "writing " + "; ".join(texts) if texts else "reading"
-        tell(_joined(phase, work()))
+        report(_joined(phase, work()))
 
     with _polling(update, "progress"):
         yield

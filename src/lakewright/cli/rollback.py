@@ -24,7 +24,7 @@ from lakewright.table import savepoint as savepoints
 from lakewright.table.options import with_optimistic_concurrency
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager
-from lakewright.utils.terminal import ask
+from lakewright.utils.terminal import confirm
 
 app = group()
 
@@ -54,9 +54,7 @@ def rollback(
     """Roll back a write, the newest writes first. Its rows and files are deleted."""
     with exit_codes():
         options = parse_options(option, options_file)
-        _require_table(path, options)
-        if not yes:
-            ask(f"Roll back {instant}? Its rows are deleted.", abort=True)
+        _confirm(path, options, f"Roll back {instant}? Its rows are deleted.", yes=yes)
         document = _rollback(path, options, instant, force=force)
         show(document, as_json=as_json)
 
@@ -101,16 +99,16 @@ def restore(
     """Restore a table to a savepoint, and roll back all later writes."""
     with exit_codes():
         options = parse_options(option, options_file)
-        _require_table(path, options)
-        if not yes:
-            question = f"Restore the table to {instant}? All later writes are rolled back."
-            ask(question, abort=True)
+        question = f"Restore the table to {instant}? All later writes are rolled back."
+        _confirm(path, options, question, yes=yes)
         show(_restore(path, options, instant), as_json=as_json)
 
 
-def _require_table(path: str, options: Options) -> None:
-    """Raise InvalidError if the table does not exist, before the user is asked to confirm."""
+def _confirm(path: str, options: Options, question: str, *, yes: bool) -> None:
+    """Ask the user to confirm, unless they have; raise InvalidError if there is no table."""
     load_snapshot(storage_at(path, options))
+    if not yes:
+        confirm(question, abort=True)
 
 
 def _rollback(path: str, options: Options, instant: str, *, force: bool = False) -> Document:

@@ -42,7 +42,7 @@ from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
 from lakewright.utils.terminal import say
 
 # Above this size Spark is faster than this process.
-MOST_BYTES_HERE = 1 << 30
+MAX_LOCAL_BYTES = 1 << 30
 _SHOWN_ROWS = 20
 
 Batches = Iterator[pa.RecordBatch]
@@ -219,55 +219,55 @@ class Reading:
         """The schema of the result."""
         return select_fields(self.plan.result_schema, self.names)
 
-    def fits_here(self) -> bool:
+    def fits_in_process(self) -> bool:
         """Whether this process can read it in a short time."""
         bounded = self.limit is not None and self.chosen is None
-        return bounded or plan_bytes(self.plan) <= MOST_BYTES_HERE
+        return bounded or plan_bytes(self.plan) <= MAX_LOCAL_BYTES
 
 
-def show_read(wanted: ReadRequest, *, as_of: str | None, optimized: bool) -> None:
+def show_read(request: ReadRequest, *, as_of: str | None, optimized: bool) -> None:
     """Print rows of a table."""
-    wanted.check()
-    storage = storage_at(wanted.path, wanted.options)
+    request.check()
+    storage = storage_at(request.path, request.options)
     snapshot = load_snapshot(storage)
     time = query_time(as_of, zone_of(snapshot.config.timeline_zone)) if as_of is not None else None
     plan_query = plan_read_optimized if optimized else plan_snapshot
     schema = snapshot.schema(snapshot.view(requested_until=time))
-    names = wanted.names(schema)
-    row_filter = _filter(wanted.where, schema)
+    names = request.names(schema)
+    row_filter = _filter(request.where, schema)
     columns = dict.fromkeys((*names, *(row_filter.columns if row_filter else ())))
     # Only Spark knows which columns such a filter reads.
-    filtered_by_spark = wanted.where is not None and row_filter is None
+    filtered_by_spark = request.where is not None and row_filter is None
     plan = plan_query(snapshot, as_of=time, columns=None if filtered_by_spark else list(columns))
     if row_filter is not None:
         plan = prune_partitions(plan, row_filter)
-    limit = _SHOWN_ROWS + 1 if wanted.limit is None and wanted.form == "table" else wanted.limit
+    limit = _SHOWN_ROWS + 1 if request.limit is None and request.form == "table" else request.limit
     reading = Reading(storage, plan, names, limit, row_filter)
     summary = OutputSummary(
-        {"table": storage.root, "as_of": time}, shown=_max_shown_rows(wanted), more="--limit"
+        {"table": storage.root, "as_of": time}, shown=_max_shown_rows(request), more="--limit"
     )
-    _write(wanted, reading, summary, spark=filtered_by_spark)
+    _write(request, reading, summary, spark=filtered_by_spark)
 
 
 def show_changes(
-    wanted: ReadRequest, *, since: str | None, until: str | None, limit: int | None, cdc: bool
+    request: ReadRequest, *, since: str | None, until: str | None, limit: int | None, cdc: bool
 ) -> None:
     """Print the rows that changed in a range of completion times."""
-    wanted.check()
-    storage = storage_at(wanted.path, wanted.options)
+    request.check()
+    storage = storage_at(request.path, request.options)
     snapshot = load_consistent_snapshot(storage)
     begin, end = begin_of_range(since), end_of_range(until)
     if cdc:
         cdc_query = plan_cdc(
-            snapshot, since=begin, until=end, limit=limit, columns=wanted.columns or None
+            snapshot, since=begin, until=end, limit=limit, columns=request.columns or None
         )
         plan: ScanPlan | CdcScanPlan = cdc_query.plan
         names = tuple(cdc_query.plan.result_schema.names)
         context = cdc_query.context
     else:
-        columns = wanted.columns or None
+        columns = request.columns or None
         query = plan_changes(snapshot, since=begin, until=end, limit=limit, columns=columns)
-        plan, names = query.plan, wanted.names(query.plan.result_schema)
+        plan, names = query.plan, request.names(query.plan.result_schema)
         context = query.context
     head = {
         "table": storage.root,
@@ -276,9 +276,9 @@ def show_changes(
     }
     reading = Reading(storage, plan, names)
     _write(
-        wanted,
+        request,
         reading,
-        OutputSummary(head, shown=_max_shown_rows(wanted), more="another --format"),
+        OutputSummary(head, shown=_max_shown_rows(request), more="another --format"),
         spark=False,
     )
 
@@ -299,7 +299,7 @@ def _max_shown_rows(request: ReadRequest) -> int | None:
 def _write(request: ReadRequest, reading: Reading, summary: OutputSummary, *, spark: bool) -> None:
     with ExitStack() as stack:
         batches: Callable[[], Batches]
-        if spark or request.master is not None or not reading.fits_here():
+        if spark or request.master is not None or not reading.fits_in_process():
             from lakewright.cli.spark import spark_rows
 
             batches = stack.enter_context(spark_rows(request, reading))
@@ -326,7 +326,7 @@ def _read_with_bar(request: ReadRequest, reading: Reading, stack: ExitStack) -> 
         chosen=reading.chosen,
         columns=reading.names,
         limit=reading.limit,
-        done=bar.advance,
+        on_progress=bar.advance,
     ):
         bar.add_rows(batch.num_rows)
         yield batch

@@ -57,70 +57,53 @@ ExecuteOption = Annotated[
 ]
 
 
-@app.command(
-    epilog=example(
-        "lakewright compact data/trips",
-        "lakewright compact data/trips --schedule -o hoodie.compaction.strategy=log_file_size",
-        "lakewright compact data/trips --execute 20260131120000000",
-    )
+def _service_command(name: str, service: str, text: str, *examples: str) -> None:
+    """Register the command that runs a service; `text` is its help."""
+
+    @app.command(name, help=text, epilog=example(*examples))
+    def run(
+        path: PathArgument,
+        schedule: ScheduleOption = False,
+        execute: ExecuteOption = None,
+        option: OptionsOption = None,
+        options_file: OptionsFileOption = None,
+        master: MasterOption = "local[*]",
+        as_json: JsonOption = False,
+    ) -> None:
+        with exit_codes():
+            options = parse_options(option, options_file)
+            document = run_service(
+                path, service, options, schedule=schedule, execute=execute, master=master
+            )
+            show(document, as_json=as_json)
+
+
+_service_command(
+    "compact",
+    "compaction",
+    "Merge log files into base files.",
+    "lakewright compact data/trips",
+    "lakewright compact data/trips --schedule -o hoodie.compaction.strategy=log_file_size",
+    "lakewright compact data/trips --execute 20260131120000000",
 )
-def compact(
-    path: PathArgument,
-    schedule: ScheduleOption = False,
-    execute: ExecuteOption = None,
-    option: OptionsOption = None,
-    options_file: OptionsFileOption = None,
-    master: MasterOption = "local[*]",
-    as_json: JsonOption = False,
-) -> None:
-    """Merge log files into base files."""
-    _run("compaction", path, schedule, execute, (option, options_file), master, as_json)
-
-
-@app.command(
-    epilog=example(
-        "lakewright cluster data/trips -o hoodie.clustering.plan.strategy.sort.columns=city"
-    )
+_service_command(
+    "cluster",
+    "clustering",
+    "Rewrite small files into larger ones, with rows sorted.",
+    "lakewright cluster data/trips -o hoodie.clustering.plan.strategy.sort.columns=city",
 )
-def cluster(
-    path: PathArgument,
-    schedule: ScheduleOption = False,
-    execute: ExecuteOption = None,
-    option: OptionsOption = None,
-    options_file: OptionsFileOption = None,
-    master: MasterOption = "local[*]",
-    as_json: JsonOption = False,
-) -> None:
-    """Rewrite small files into larger ones, with rows sorted."""
-    _run("clustering", path, schedule, execute, (option, options_file), master, as_json)
-
-
-@app.command(epilog=example("lakewright clean data/trips -o hoodie.clean.commits.retained=24"))
-def clean(
-    path: PathArgument,
-    schedule: ScheduleOption = False,
-    execute: ExecuteOption = None,
-    option: OptionsOption = None,
-    options_file: OptionsFileOption = None,
-    master: MasterOption = "local[*]",
-    as_json: JsonOption = False,
-) -> None:
-    """Delete files that no query of the retained commits reads."""
-    _run("clean", path, schedule, execute, (option, options_file), master, as_json)
-
-
-@app.command(epilog=example("lakewright archive data/trips -o hoodie.keep.max.commits=60"))
-def archive(
-    path: PathArgument,
-    schedule: ScheduleOption = False,
-    execute: ExecuteOption = None,
-    option: OptionsOption = None,
-    options_file: OptionsFileOption = None,
-    master: MasterOption = "local[*]",
-    as_json: JsonOption = False,
-) -> None:
-    """Move old instants to the archived timeline."""
-    _run("archive", path, schedule, execute, (option, options_file), master, as_json)
+_service_command(
+    "clean",
+    "clean",
+    "Delete files that no query of the retained commits reads.",
+    "lakewright clean data/trips -o hoodie.clean.commits.retained=24",
+)
+_service_command(
+    "archive",
+    "archive",
+    "Move old instants to the archived timeline.",
+    "lakewright archive data/trips -o hoodie.keep.max.commits=60",
+)
 
 
 @app.command(
@@ -206,27 +189,6 @@ def services_list(as_json: JsonOption = False) -> None:
     """List the services."""
     with exit_codes():
         show(list_services(), as_json=as_json)
-
-
-def _run(
-    name: str,
-    path: str,
-    schedule: bool,
-    execute: str | None,
-    option_arguments: tuple[list[str] | None, str | None],
-    master: str,
-    as_json: bool,
-) -> None:
-    with exit_codes():
-        document = run_service(
-            path,
-            name,
-            parse_options(*option_arguments),
-            schedule=schedule,
-            execute=execute,
-            master=master,
-        )
-        show(document, as_json=as_json)
 
 
 def run_services(

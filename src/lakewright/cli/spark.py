@@ -80,7 +80,7 @@ class SparkWork:
 
     stages: tuple[int, ...] = ()
     tasks: int = 0
-    done: int = 0
+    completed_tasks: int = 0
     rows: int = 0
     bytes: int = 0
 
@@ -90,9 +90,13 @@ class SparkWork:
             return ""
         rows = f", {self.rows} rows" if self.rows else ""
         size = f", {size_text(self.bytes)}" if self.bytes else ""
-        remaining_s = running_s * (self.tasks - self.done) / self.done if self.done else 0
+        remaining_s = (
+            running_s * (self.tasks - self.completed_tasks) / self.completed_tasks
+            if self.completed_tasks
+            else 0
+        )
         remaining = f", about {remaining_s:.0f} s left" if remaining_s >= 1 else ""
-        return f"{self.done} of {self.tasks} tasks{rows}{size}{remaining}"
+        return f"{self.completed_tasks} of {self.tasks} tasks{rows}{size}{remaining}"
 
 
 def spark_work(spark: SparkSession) -> Callable[[], str]:
@@ -126,7 +130,7 @@ def _sum_stages(stages: Any) -> SparkWork:
         work = SparkWork(
             (*work.stages, stage.stageId()),
             work.tasks + stage.numTasks(),
-            work.done + stage.numCompleteTasks(),
+            work.completed_tasks + stage.numCompleteTasks(),
             work.rows + stage.inputRecords(),
             work.bytes + stage.inputBytes(),
         )
@@ -135,12 +139,12 @@ def _sum_stages(stages: Any) -> SparkWork:
 
 @contextmanager
 def spark_rows(
-    wanted: ReadRequest, reading: Reading
+    request: ReadRequest, reading: Reading
 ) -> Iterator[Callable[[], Iterator[pa.RecordBatch]]]:
     """Return a function that reads the rows; the session is stopped at the end of the block."""
-    spark = start_session(wanted.master or _DEFAULT_MASTER, spark_options(wanted.options))
+    spark = start_session(request.master or _DEFAULT_MASTER, spark_options(request.options))
     try:
-        frame = _select(scan(spark, reading.storage, reading.plan), wanted, reading)
+        frame = _select(scan(spark, reading.storage, reading.plan), request, reading)
 
         def rows() -> Iterator[pa.RecordBatch]:
             with waiting("reading with Spark", plan_bytes(reading.plan), spark_work(spark)):

@@ -68,8 +68,8 @@ def sync(
             "hoodie.datasource.hive_sync.metastore.uris": metastore_uris,
             "hoodie.meta.sync.incremental": "false" if full else None,
         }
-        given = {key: value for key, value in arguments.items() if value is not None}
-        document = sync_at(path, {**parse_options(option, options_file), **given})
+        changed = {key: value for key, value in arguments.items() if value is not None}
+        document = sync_at(path, {**parse_options(option, options_file), **changed})
         show(document, as_json=as_json)
 
 

@@ -229,10 +229,10 @@ def show_timeline(path: str, options: Options, *, archived: bool, limit: int | N
     older = sorted([*snapshot.archived, *rollbacks]) if archived else ()
     instants = (*older, *snapshot.timeline)
     shown = instants if limit is None else instants[-limit:]
-    left_out = {"left_out": len(instants) - len(shown)} if len(shown) < len(instants) else {}
+    omitted = {"left_out": len(instants) - len(shown)} if len(shown) < len(instants) else {}
     return {
         "table": snapshot.storage.root,
-        **left_out,
+        **omitted,
         "instants": [asdict(instant) | _detail(details.get(instant)) for instant in shown],
     }
 

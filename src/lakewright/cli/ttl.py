@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -18,17 +19,41 @@ from lakewright.cli.common import (
 )
 from lakewright.cli.output import Document
 from lakewright.cli.output import show as print_document
-from lakewright.client.documents import decision_document, outcome_document
+from lakewright.client.documents import decision_document, outcome_document, ttl_settings_document
 from lakewright.client.service_client import Options, service_runner
 from lakewright.client.ttl import TableTtl, TtlConfig, update_with_bar
 from lakewright.errors import InvalidError
 from lakewright.options import parse_bool
 from lakewright.table.options import with_optimistic_concurrency
 
+_Action = Callable[[str, Options], Document]
+
 app = group("Manage partition TTL: delete partitions when they are old.")
 
 # For `save`, whose --json is the policy.
 AsJsonOption = Annotated[bool, typer.Option("--as-json", help="Print JSON.")]
+
+
+def _command(name: str, *flags: str) -> Callable[[_Action], _Action]:
+    """Register a command that needs only the table; its help is the docstring of its action."""
+
+    def register(action: _Action) -> _Action:
+        sample = " ".join(("lakewright ttl", name, "data/trips", *flags))
+
+        @app.command(name, help=action.__doc__, epilog=example(sample))
+        def command(
+            path: PathArgument,
+            option: OptionsOption = None,
+            options_file: OptionsFileOption = None,
+            as_json: JsonOption = False,
+        ) -> None:
+            with exit_codes():
+                document = action(path, parse_options(option, options_file))
+                print_document(document, as_json=as_json)
+
+        return action
+
+    return register
 
 
 @app.command("on", epilog=example("lakewright ttl on data/trips --run-inline true"))
@@ -53,16 +78,10 @@ def on(
         print_document(document, as_json=as_json)
 
 
-@app.command("off", epilog=example("lakewright ttl off data/trips"))
-def off(
-    path: PathArgument,
-    option: OptionsOption = None,
-    options_file: OptionsFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@_command("off")
+def _disable(path: str, options: Options) -> Document:
     """Disable TTL; the policies stay saved."""
-    with exit_codes():
-        print_document(_disable(path, parse_options(option, options_file)), as_json=as_json)
+    return _document(path, _ttl(path, options).off())
 
 
 @app.command(
@@ -105,16 +124,10 @@ def settings(
         print_document(document, as_json=as_json)
 
 
-@app.command("show", epilog=example("lakewright ttl show data/trips --json"))
-def show(
-    path: PathArgument,
-    option: OptionsOption = None,
-    options_file: OptionsFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@_command("show", "--json")
+def _show(path: str, options: Options) -> Document:
     """Show settings and policies."""
-    with exit_codes():
-        print_document(_show(path, parse_options(option, options_file)), as_json=as_json)
+    return _document(path, _ttl(path, options).show())
 
 
 @app.command(
@@ -159,55 +172,36 @@ def delete(
         )
 
 
-@app.command("empty", epilog=example("lakewright ttl empty data/trips"))
-def empty(
-    path: PathArgument,
-    option: OptionsOption = None,
-    options_file: OptionsFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@_command("empty")
+def _clear_policies(path: str, options: Options) -> Document:
     """Delete all policies."""
-    with exit_codes():
-        print_document(_clear_policies(path, parse_options(option, options_file)), as_json=as_json)
+    return _document(path, _ttl(path, options).empty())
 
 
-@app.command("run", epilog=example("lakewright ttl run data/trips"))
-def run(
-    path: PathArgument,
-    option: OptionsOption = None,
-    options_file: OptionsFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@_command("run")
+def _run(path: str, options: Options) -> Document:
     """Delete the expired partitions."""
-    with exit_codes():
-        print_document(_run(path, parse_options(option, options_file)), as_json=as_json)
+    runner = service_runner(path, with_optimistic_concurrency(options))
+    return {"table": runner.storage.root, **outcome_document(runner.run("ttl"))}
 
 
-@app.command("explain", epilog=example("lakewright ttl explain data/trips"))
-def explain(
-    path: PathArgument,
-    option: OptionsOption = None,
-    options_file: OptionsFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@_command("explain")
+def _explain(path: str, options: Options) -> Document:
     """Show which partitions would be deleted now, and why; changes nothing."""
-    with exit_codes():
-        print_document(_explain(path, parse_options(option, options_file)), as_json=as_json)
+    ttl = _ttl(path, options)
+    decisions = ttl.explain(service_runner(path, options).options)
+    return {
+        "table": ttl.storage.root,
+        "enabled": bool(ttl.show().settings.enabled),
+        "partitions": [decision_document(decision) for decision in decisions],
+    }
 
 
-@app.command("update", epilog=example("lakewright ttl update data/trips"))
-def update(
-    path: PathArgument,
-    option: OptionsOption = None,
-    options_file: OptionsFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@_command("update")
+def _refresh_last_update_times(path: str, options: Options) -> Document:
     """Write the last update time into each partition, once before TTL is first enabled."""
-    with exit_codes():
-        print_document(
-            _refresh_last_update_times(path, parse_options(option, options_file)),
-            as_json=as_json,
-        )
+    ttl = _ttl(path, options)
+    return {"table": ttl.storage.root, "updated_partitions": update_with_bar(ttl)}
 
 
 def _enable(path: str, options: Options, run_inline: str) -> Document:
@@ -216,12 +210,7 @@ def _enable(path: str, options: Options, run_inline: str) -> Document:
         inline = parse_bool(run_inline)
     except ValueError as error:
         raise InvalidError("--runInline is true or false", given=run_inline) from error
-    return _document(path, _ttl(path, options).on(run_inline=inline))
-
-
-def _disable(path: str, options: Options) -> Document:
-    """Disable TTL."""
-    return _document(path, _ttl(path, options).off())
+    return _document(path, _ttl(path, options).enable(run_inline=inline))
 
 
 def _change_settings(
@@ -233,17 +222,12 @@ def _change_settings(
     resolve_conflicts_by: str | None,
 ) -> Document:
     """Change the settings that are not None."""
-    config = _ttl(path, options).settings(
+    config = _ttl(path, options).configure(
         trigger_strategy=trigger_strategy,
         trigger_value=trigger_value,
         resolve_conflicts_by=resolve_conflicts_by,
     )
     return _document(path, config)
-
-
-def _show(path: str, options: Options) -> Document:
-    """Return the settings and policies."""
-    return _document(path, _ttl(path, options).show())
 
 
 def _save_policy(path: str, options: Options, policy: str) -> Document:
@@ -256,48 +240,11 @@ def _delete_policy(path: str, options: Options, spec: str) -> Document:
     return _document(path, _ttl(path, options).delete(spec))
 
 
-def _clear_policies(path: str, options: Options) -> Document:
-    """Delete all policies."""
-    return _document(path, _ttl(path, options).empty())
-
-
-def _run(path: str, options: Options) -> Document:
-    """Run the service: delete the expired partitions."""
-    runner = service_runner(path, with_optimistic_concurrency(options))
-    return {"table": runner.storage.root, **outcome_document(runner.run("ttl"))}
-
-
-def _explain(path: str, options: Options) -> Document:
-    """Return the decision on each partition."""
-    ttl = _ttl(path, options)
-    decisions = ttl.explain(service_runner(path, options).options)
-    return {
-        "table": ttl.storage.root,
-        "enabled": bool(ttl.show().settings.enabled),
-        "partitions": [decision_document(decision) for decision in decisions],
-    }
-
-
-def _refresh_last_update_times(path: str, options: Options) -> Document:
-    """Write the last update time into each partition, with a progress bar on a terminal."""
-    ttl = _ttl(path, options)
-    return {"table": ttl.storage.root, "updated_partitions": update_with_bar(ttl)}
-
-
 def _ttl(path: str, options: Options) -> TableTtl:
     runner = service_runner(path, options)
     return TableTtl.for_table(runner.storage, runner.options)
 
 
 def _document(path: str, config: TtlConfig) -> Document:
-    settings = config.settings
-    return {
-        "table": path,
-        "enabled": bool(settings.enabled),
-        "run_inline": settings.run_inline,
-        "trigger_strategy": settings.trigger.value,
-        "trigger_value": settings.trigger_value,
-        "resolve_conflicts_by": settings.conflict_rule.value,
-        "max_partitions_per_run": settings.most_partitions,
-        "policies": [policy.document() for policy in config.policies],
-    }
+    policies = [policy.document() for policy in config.policies]
+    return {"table": path, **ttl_settings_document(config.settings), "policies": policies}

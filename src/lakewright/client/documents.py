@@ -17,6 +17,7 @@ from lakewright.model.plans import (
     CompactionPlan,
     Skip,
 )
+from lakewright.model.ttl import TtlSettings
 from lakewright.services.base import AnyTableService
 from lakewright.services.compaction_debt import CompactionDebt
 from lakewright.services.ttl.planner import TtlDecision, TtlPlan
@@ -87,8 +88,20 @@ def decision_document(verdict: TtlDecision) -> Document:
         "expires_at": verdict.expires_at,
         "expired": verdict.expired,
         "blocked_by": verdict.blocked_by,
-        "files_gone_at": verdict.files_gone_at,
+        "files_gone_at": verdict.files_deleted_at,
         "rows_before": verdict.rows_before,
+    }
+
+
+def ttl_settings_document(settings: TtlSettings) -> Document:
+    """Return the settings of a table's TTL, by the names that users set them with."""
+    return {
+        "enabled": bool(settings.enabled),
+        "run_inline": settings.run_inline,
+        "trigger_strategy": settings.trigger.value,
+        "trigger_value": settings.trigger_value,
+        "resolve_conflicts_by": settings.conflict_rule.value,
+        "max_partitions_per_run": settings.most_partitions,
     }
 
 

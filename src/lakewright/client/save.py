@@ -13,12 +13,12 @@ from lakewright.client.write_client import WriteClient, parse_operation, spark_r
 from lakewright.errors import InvalidError, LakewrightError
 from lakewright.model.file_group import PARTITION_METADATA
 from lakewright.model.plans import Skip
-from lakewright.model.table_config import TableConfig
+from lakewright.model.table_config import META_FOLDER, TableConfig
 from lakewright.storage.base import Storage
 from lakewright.table.create import TableSpec, create_table, table_properties
-from lakewright.table.locks.base import held
+from lakewright.table.locks.base import acquired
 from lakewright.table.properties import BACKUP, PROPERTIES, table_exists
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import data_folders, load_snapshot
 from lakewright.table.transaction import CommitValidator
 from lakewright.write.options import (
     find_conflicts,
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PARTITIONS_TO_DELETE = "hoodie.datasource.write.partitions.to.delete"
-_META_FOLDER = ".hoodie"
-_LOCKS = ".hoodie/.locks"
+_LOCKS = f"{META_FOLDER}/.locks"
 
 
 class SaveMode(Enum):
@@ -144,8 +143,8 @@ class SaveOperation:
             validator=self.validator,
         )
         if operation is Operation.DELETE_PARTITION:
-            given = self.writer.options.get(_PARTITIONS_TO_DELETE, "").split(",")
-            patterns = tuple(pattern.strip() for pattern in given if pattern.strip())
+            raw_patterns = self.writer.options.get(_PARTITIONS_TO_DELETE, "").split(",")
+            patterns = tuple(pattern.strip() for pattern in raw_patterns if pattern.strip())
             return self.writer.run_deletion(replace(request, patterns=patterns))
         if not rows.schema.names:
             return self.writer.store_settings(self.partition_by)
@@ -178,7 +177,7 @@ class SaveOperation:
     def _recreate(self, spec: TableSpec) -> bool:
         """Replace another table by an empty one; False if a concurrent process has just done so."""
         lock = self.writer.writer().new_lock()
-        with held(lock):
+        with acquired(lock):
             if not self._is_another_table():
                 return False
             lock.verify()
@@ -201,7 +200,7 @@ class SaveOperation:
     def _undo_create(self) -> None:
         lock = self.writer.writer().new_lock()
         try:
-            with held(lock):
+            with acquired(lock):
                 # Another process may have started to write to the table.
                 if not load_snapshot(self._storage).timeline.instants:
                     lock.verify()
@@ -218,9 +217,8 @@ def _remove(storage: Storage) -> None:
     Data files are deleted before the timeline: without a timeline they would become part of the
     next table at this location.
     """
-    for folder in storage.list_folders(""):
-        if folder != _META_FOLDER:
-            storage.delete_folder(folder)
+    for folder in data_folders(storage):
+        storage.delete_folder(folder)
     storage.delete_many(file.path for file in storage.list_files(""))
     _remove_metadata(storage)
     for path in (BACKUP, PROPERTIES):
@@ -239,6 +237,6 @@ def _remove_empty(storage: Storage) -> None:
 
 def _remove_metadata(storage: Storage) -> None:
     """Delete the metadata folders of a table, except for the lock, which is held."""
-    for folder in storage.list_folders(_META_FOLDER):
+    for folder in storage.list_folders(META_FOLDER):
         if folder != _LOCKS:
             storage.delete_folder(folder)

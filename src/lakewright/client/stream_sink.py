@@ -22,7 +22,7 @@ from lakewright.errors import (
     CorruptError,
     InvalidError,
     UnavailableError,
-    found_in,
+    errors_in_file,
 )
 from lakewright.model.instant import Instant
 from lakewright.model.plans import Skip
@@ -113,7 +113,7 @@ class StreamSink:
             numbers start at 0 again, are not mistaken for replayed batches.
         clock: The clock.
         commits: The outcome of the last batch.
-        places: Storage options of the checkpoint location.
+        storage_options: Storage options of the checkpoint location.
         fresh: Whether the query has a temporary checkpoint location.
         complete: Whether each batch is the complete result and replaces the rows of the table.
     """
@@ -124,7 +124,7 @@ class StreamSink:
     checkpoint: str | None = None
     clock: Clock = field(default_factory=SystemClock)
     commits: list[Commit | Skip] = field(default_factory=list)
-    places: Mapping[str, str] = field(default_factory=dict)
+    storage_options: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = False
     complete: bool = False
     _query: str | None = None
@@ -150,7 +150,7 @@ class StreamSink:
 
     def _query_id(self) -> str | None:
         if self._query is None and self.checkpoint is not None:
-            self._query = query_of(self.checkpoint, self.places)
+            self._query = query_of(self.checkpoint, self.storage_options)
             if self._query is None and not names_stream(self._writer.options):
                 raise InvalidError(
                     "no stream has its checkpoint there: give the query's own location, or an "
@@ -164,13 +164,13 @@ class StreamSink:
         self, save: SaveOperation, rows: RowSource, settings: WriteSettings
     ) -> Commit | Skip:
         """Write a batch; retry conflicts and unavailable storage as often as the options say."""
-        for retries_left in range(settings.stream_retries, -1, -1):
+        for remaining_retries in range(settings.stream_retries, -1, -1):
             try:
                 return save.write(rows)
             except BatchWrittenError as error:
                 return _skipped(f"a batch was left out: {error}")
             except (ConflictError, UnavailableError) as error:
-                if retries_left:
+                if remaining_retries:
                     self.clock.sleep(settings.stream_retry_ms / 1000)
                 elif settings.stream_ignore_failed:
                     return _skipped(f"a batch was left out, its rows are lost: {error}")
@@ -184,15 +184,10 @@ def names_stream(options: Mapping[str, str]) -> bool:
     return any(key.lower() == IDENTIFIER and value.strip() for key, value in options.items())
 
 
-def last_batch(snapshot: Snapshot, stream: Stream) -> int | None:
-    """Return the number of the last batch of a stream that the table has."""
-    return next((number for _, number in _batches(snapshot, stream)), None)
-
-
-def query_of(checkpoint: str, places: Mapping[str, str] | None = None) -> str | None:
-    """Return the id of the query of a checkpoint location; `places` are storage options."""
+def query_of(checkpoint: str, storage_options: Mapping[str, str] | None = None) -> str | None:
+    """Return the id of the query of a checkpoint location."""
     try:
-        data = storage_for(checkpoint, places or {}).read("metadata")
+        data = storage_for(checkpoint, storage_options or {}).read("metadata")
         return str(json.loads(data)["id"])
     except MissingFileError:
         return None
@@ -208,7 +203,7 @@ def _batches(
 ) -> Iterator[tuple[Instant, int]]:
     """Yield the batches of a stream, newest first; only of commits since the snapshot `base`."""
     for instant, commit in commits_newest_first(snapshot, base):
-        with found_in(instant.file_name):
+        with errors_in_file(instant.file_name):
             number = stream.batch_in(commit.extra)
         if number is not None:
             yield instant, number

@@ -44,14 +44,13 @@ from lakewright.services.ttl.record_ttl import require_keys
 from lakewright.services.ttl.service import explain
 from lakewright.storage.base import Storage, split_path
 from lakewright.table.feature_checks import check_writable
-from lakewright.table.locks.base import InProcessLock, Lock, held
+from lakewright.table.locks.base import InProcessLock, Lock, acquired
 from lakewright.table.options import with_optimistic_concurrency
 from lakewright.table.properties import update_properties
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import data_folders, load_snapshot
 from lakewright.table.transaction import TransactionManager
+from lakewright.utils.deprecation import warn_renamed
 from lakewright.utils.terminal import SafeConsole
-
-_META_FOLDER = ".hoodie"
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 
@@ -74,7 +73,7 @@ class TableTtl:
         ```python
         table.ttl.save({"spec": "*", "units": "YEARS", "value": 1})
         table.ttl.save({"spec": "country=US/*", "units": "MONTHS", "value": 2})
-        table.ttl.on()
+        table.ttl.enable()
         table.ttl.explain()  # a decision for each partition; nothing is written
         table.run("ttl")
         ```
@@ -97,7 +96,7 @@ class TableTtl:
         """
         return cls(storage, with_optimistic_concurrency(options or {}), clock or SystemClock())
 
-    def on(self, *, run_inline: bool = True) -> TtlConfig:
+    def enable(self, *, run_inline: bool = True) -> TtlConfig:
         """Enable TTL, so that the policies of the table apply.
 
         Args:
@@ -109,40 +108,13 @@ class TableTtl:
         """
         return self.configure(enabled=True, run_inline=run_inline)
 
-    def off(self) -> TtlConfig:
+    def disable(self) -> TtlConfig:
         """Disable TTL; the policies stay stored.
 
         Returns:
             The new settings and the policies.
         """
         return self.configure(enabled=False)
-
-    def settings(
-        self,
-        *,
-        trigger_strategy: str | None = None,
-        trigger_value: int | str | None = None,
-        resolve_conflicts_by: str | None = None,
-    ) -> TtlConfig:
-        """Change the given settings; TTL stays enabled or disabled.
-
-        Args:
-            trigger_strategy: `NUM_COMMITS` or `TIME_ELAPSED`.
-            trigger_value: Number of commits or days after which an inline run is due.
-            resolve_conflicts_by: `MAX_TTL` or `MIN_TTL`: which of several matching policies
-                applies.
-
-        Returns:
-            The new settings and the policies.
-
-        Raises:
-            InvalidError: No setting was given, or a value is invalid.
-        """
-        return self.configure(
-            trigger_strategy=trigger_strategy,
-            trigger_value=trigger_value,
-            resolve_conflicts_by=resolve_conflicts_by,
-        )
 
     def configure(
         self,
@@ -248,7 +220,7 @@ class TableTtl:
             lambda policies: without_policy(policies, spec), partitioned=False
         )
 
-    def empty(self) -> TtlConfig:
+    def clear_policies(self) -> TtlConfig:
         """Delete all policies.
 
         Returns:
@@ -256,8 +228,9 @@ class TableTtl:
         """
         return self._change(lambda properties: {POLICIES: "[]"}, partitioned=False)
 
-    def show(self) -> TtlConfig:
-        """Return the current settings and policies."""
+    @property
+    def config(self) -> TtlConfig:
+        """The current settings and policies."""
         return _ttl_config(load_snapshot(self.storage).config.properties)
 
     def update_partitions(self, progress: RefreshProgress | None = None) -> int:
@@ -294,6 +267,43 @@ class TableTtl:
         snapshot = load_snapshot(self.storage)
         settings = {ENABLED: "true", **(options or {})}
         return tuple(explain(PlanningContext(snapshot, "", self.clock.now_ms(), settings)))
+
+    # Deprecated names of version 0.1, to be removed in version 0.3.
+
+    def on(self, *, run_inline: bool = True) -> TtlConfig:
+        """Deprecated: use `enable`."""
+        warn_renamed("ttl.on", "ttl.enable")
+        return self.enable(run_inline=run_inline)
+
+    def off(self) -> TtlConfig:
+        """Deprecated: use `disable`."""
+        warn_renamed("ttl.off", "ttl.disable")
+        return self.disable()
+
+    def settings(
+        self,
+        *,
+        trigger_strategy: str | None = None,
+        trigger_value: int | str | None = None,
+        resolve_conflicts_by: str | None = None,
+    ) -> TtlConfig:
+        """Deprecated: use `configure`."""
+        warn_renamed("ttl.settings", "ttl.configure")
+        return self.configure(
+            trigger_strategy=trigger_strategy,
+            trigger_value=trigger_value,
+            resolve_conflicts_by=resolve_conflicts_by,
+        )
+
+    def empty(self) -> TtlConfig:
+        """Deprecated: use `clear_policies`."""
+        warn_renamed("ttl.empty", "ttl.clear_policies")
+        return self.clear_policies()
+
+    def show(self) -> TtlConfig:
+        """Deprecated: use `config`."""
+        warn_renamed("ttl.show", "ttl.config")
+        return self.config
 
     def _change_policies(
         self,
@@ -336,7 +346,9 @@ class TableTtl:
         itself, nothing more is to be held.
         """
         in_process = TransactionManager.from_options(self.storage, self.clock, {}).new_lock()
-        return nullcontext() if isinstance(manager.new_lock(), InProcessLock) else held(in_process)
+        return (
+            nullcontext() if isinstance(manager.new_lock(), InProcessLock) else acquired(in_process)
+        )
 
 
 def _matches_no_partition(storage: Storage, policy: TtlPolicy) -> bool:
@@ -347,9 +359,8 @@ def _matches_no_partition(storage: Storage, policy: TtlPolicy) -> bool:
 
 
 def _partitions(storage: Storage) -> Iterator[str]:
-    for folder in storage.list_folders(""):
-        files = storage.list_tree(folder) if folder != _META_FOLDER else ()
-        for path, name in (split_path(file.path) for file in files):
+    for folder in data_folders(storage):
+        for path, name in (split_path(file.path) for file in storage.list_tree(folder)):
             if name.startswith(PARTITION_METADATA):
                 yield path
 

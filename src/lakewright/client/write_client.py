@@ -77,7 +77,7 @@ class WriteClient:
     @classmethod
     def create(
         cls,
-        place: Storage | OpenedStorage,
+        storage: Storage | OpenedStorage,
         options: Options,
         clock: Clock | None = None,
         spark: SparkSession | None = None,
@@ -88,7 +88,7 @@ class WriteClient:
         `spark`, or on the active session.
         """
         known_keys = service_keys() | RUN_KEYS | INLINE_KEYS | SYNC_KEYS | added_options()
-        opened_storage = place if isinstance(place, OpenedStorage) else OpenedStorage(place)
+        opened_storage = storage if isinstance(storage, OpenedStorage) else OpenedStorage(storage)
         given_options = {key: str(value) for key, value in (options or {}).items()}
         checked = check_write_options(other_options(given_options), also=known_keys)
         if checked.async_services:
@@ -121,11 +121,16 @@ class WriteClient:
         request = WriteRequest(operation, ordered_deletes=ordered, extra=extra or {})
         return self.run(request, rows)
 
-    def delete_partitions(self, patterns: Sequence[str] | str) -> Commit | Skip:
-        """Delete partitions by path, or by patterns with `*` and `?`."""
+    def delete_partitions(self, patterns: Sequence[str] | str) -> Commit:
+        """Delete partitions by path, or by patterns with `*` and `?`.
+
+        As in Hudi, the commit is empty if no partition matches.
+        """
         self._refuse_other(Operation.DELETE_PARTITION)
-        given = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-        return self.run_deletion(WriteRequest(Operation.DELETE_PARTITION, patterns=given))
+        paths = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        request = WriteRequest(Operation.DELETE_PARTITION, patterns=paths)
+        _check_names_partitions(request)
+        return self.run(request, EmptyRows())
 
     def run(self, request: WriteRequest, rows: RowSource) -> Commit:
         """Execute a write request with the options of this client and the metadata they add."""
@@ -144,7 +149,9 @@ class WriteClient:
         engine = self.local_engine if isinstance(rows, ArrowRows) else LazyEngine(self.engine)
         commit, snapshot = execute_write(self.writer(), request, rows, engine)
         self._store_ttl_settings(snapshot.config)
-        result = replace(commit, services=(*pre_write.done, *run_inline(self.services, snapshot)))
+        result = replace(
+            commit, services=(*pre_write.results, *run_inline(self.services, snapshot))
+        )
         sync_after_write(self.storage, self.clock, self.options, spark_catalog_sync(self._session))
         return result
 
@@ -156,8 +163,8 @@ class WriteClient:
 
     def _store_ttl_settings(self, config: TableConfig) -> None:
         """Store the TTL settings of a write in the table properties if they differ."""
-        given = {key: value for key, value in self.options.items() if key.startswith(PREFIX)}
-        settings = validated_settings(given, partitioned=bool(config.partition_fields))
+        ttl_options = {key: value for key, value in self.options.items() if key.startswith(PREFIX)}
+        settings = validated_settings(ttl_options, partitioned=bool(config.partition_fields))
         if with_settings(config.properties, settings) == config.properties:
             return
         try:
@@ -173,10 +180,7 @@ class WriteClient:
 
     def run_deletion(self, request: WriteRequest) -> Commit | Skip:
         """Execute a request to delete partitions; `Skip` if no partition matches."""
-        if not request.patterns:
-            raise InvalidError(
-                "no partition to delete was named: give paths, or patterns such as day=2026-01-*"
-            )
+        _check_names_partitions(request)
         snapshot = load_snapshot(self.storage)
         check_options_match_table(snapshot.config, self.options, partition_by=request.partition_by)
         if not match_partitions(snapshot, request.patterns, exact=request.exact):
@@ -232,19 +236,28 @@ class WriteClient:
         return TransactionManager.from_options(self.storage, self.clock, self.options)
 
 
+def _check_names_partitions(request: WriteRequest) -> None:
+    if not request.patterns:
+        raise InvalidError(
+            "no partition to delete was named: give paths, or patterns such as day=2026-01-*"
+        )
+
+
 def write_frame(
-    place: Storage | OpenedStorage,
+    storage: Storage | OpenedStorage,
     frame: DataFrame,
     operation: Operation,
     options: Options = None,
     *,
     ordered: bool = False,
-) -> Commit | Skip:
-    """Write a DataFrame; one without columns has no rows, and only settings are stored."""
-    writer = WriteClient.create(place, options, spark=frame.sparkSession)
+) -> Commit:
+    """Write a DataFrame; one without columns is an InvalidError."""
+    writer = WriteClient.create(storage, options, spark=frame.sparkSession)
     rows = spark_rows(frame)
     if not rows.schema.names:
-        return writer.store_settings()
+        raise InvalidError(
+            "the frame has no columns, so there is nothing to write; table.ttl stores settings"
+        )
     return writer.write(operation, rows, ordered=ordered)
 
 

@@ -70,15 +70,17 @@ def _ensure_database(spark: SparkSession, settings: SyncSettings) -> None:
 def _sync_name(
     spark: SparkSession,
     name: TableName,
-    wanted: CatalogTable,
+    desired: CatalogTable,
     properties: Mapping[str, str | None],
 ) -> SyncResult:
     quoted = f"`{name.database}`.`{name.table}`"
-    schema = _schema_of(wanted)
+    schema = _schema_of(desired)
     created, altered = False, False
     if spark.catalog.tableExists(quoted):
         registered = spark.table(quoted).schema
-        require_same(name, CatalogTable(location=_path_in(registered)), _without_partitions(wanted))
+        require_same(
+            name, CatalogTable(location=_path_in(registered)), _without_partitions(desired)
+        )
         altered = _columns(registered) != _columns(schema)
         if altered:
             # Spark cannot change the columns of such a table. Dropping it deletes no files.
@@ -87,8 +89,8 @@ def _sync_name(
         created = True
     if created or altered:
         spark.catalog.createTable(quoted, source=FORMATS[0], schema=schema)
-    position = {key: wanted.properties[key] for key in (LAST_REQUEST, LAST_COMPLETION)}
-    SparkCatalog(spark, wanted.location).set_properties(quoted, {**properties, **position})
+    position = {key: desired.properties.get(key) for key in (LAST_REQUEST, LAST_COMPLETION)}
+    SparkCatalog(spark, desired.location).set_properties(quoted, {**properties, **position})
     return SyncResult("spark", str(name), created=created, altered=altered)
 
 

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 import lakewright as lw
-from lakewright.demo.scenario import Tell
-from lakewright.demo.story import Bar, Story, bars, moment
+from lakewright.demo.scenario import Report
+from lakewright.demo.story import Bar, Story, bars, event_time_text
 from lakewright.model.freshness import ViewFreshness
 from lakewright.model.instant import Action
 
@@ -41,7 +41,7 @@ def board(story: Story, width: int, height: int) -> RenderableType:
         Text(f"Rides: {story.path}", style="bold", overflow="ellipsis", no_wrap=True),
         _figures(story),
         _timeline(story.bars[-timeline_lines:], width - 4),
-        _messages(story.said[-(height - _FIXED_LINES - timeline_lines) :]),
+        _messages(story.messages[-(height - _FIXED_LINES - timeline_lines) :]),
         Text(story.doing or "done", style="bold yellow", overflow="ellipsis", no_wrap=True),
     )
 
@@ -50,7 +50,7 @@ def brief(story: Story) -> list[str]:
     """The story in four lines."""
     return [
         f"batch {len(story.rounds)} of {story.recipe.batches + 1}, {story.rows:,} events",
-        f"fast view complete up to {moment(story.read_optimized.completion)}",
+        f"fast view complete up to {event_time_text(story.read_optimized.completion)}",
         f"{story.log_files} uncompacted log files",
         story.doing or "done",
     ]
@@ -92,7 +92,8 @@ def _figures(story: Story) -> Table:
 
 
 def _view(view: ViewFreshness) -> str:
-    return f"complete up to {moment(view.completion)}, newest {moment(view.freshness)}"
+    completion, newest = event_time_text(view.completion), event_time_text(view.freshness)
+    return f"complete up to {completion}, newest {newest}"
 
 
 def _timeline(bars: Sequence[Bar], width: int) -> Panel:
@@ -110,7 +111,7 @@ def _messages(messages: Sequence[str]) -> Text:
 
 
 @contextmanager
-def watching(console: Console, *, quiet: bool = False) -> Iterator[Tell]:
+def watching(console: Console, *, quiet: bool = False) -> Iterator[Report]:
     """Yield a function that shows a story: on a live board, as lines, or not at all if quiet."""
     if quiet:
         yield _ignore
@@ -150,9 +151,9 @@ class _LinePrinter:
         self._printed = 0
 
     def show(self, story: Story) -> None:
-        for line in story.said[self._printed :]:
+        for line in story.messages[self._printed :]:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-        self._printed = len(story.said)
+        self._printed = len(story.messages)
 
 
 def _ignore(story: Story) -> None:

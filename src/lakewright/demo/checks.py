@@ -65,9 +65,9 @@ class Check:
         return f"{status} ({self.seen})"
 
 
-def expected_rows(batches: Iterable[Batch], gone: Iterable[str] = ()) -> dict[str, Row]:
+def expected_rows(batches: Iterable[Batch], deleted_days: Iterable[str] = ()) -> dict[str, Row]:
     """The newest event of each ride, by ride, without the rides of deleted days."""
-    deleted = set(gone)
+    deleted = set(deleted_days)
     newest: dict[str, Row] = {}
     for event in _events(batches):
         row = event.row
@@ -101,9 +101,9 @@ def lateness(batches: Iterable[Batch]) -> Lateness:
     return Lateness(late, overtaken)
 
 
-def compare(name: str, found: Iterable[Row], expected: Mapping[str, Row]) -> Check:
+def compare(name: str, actual: Iterable[Row], expected: Mapping[str, Row]) -> Check:
     """Check that the rows are exactly the expected ones, without duplicates."""
-    rows = list(found)
+    rows = list(actual)
     by_ride = {row.ride: row for row in rows}
     different = sorted(
         ride for ride in by_ride.keys() | expected.keys() if by_ride.get(ride) != expected.get(ride)
@@ -120,28 +120,38 @@ def compare(name: str, found: Iterable[Row], expected: Mapping[str, Row]) -> Che
     )
 
 
-def compare_totals(name: str, found: Mapping[str, Totals], expected: Mapping[str, Totals]) -> Check:
+def compare_totals(
+    name: str, actual: Mapping[str, Totals], expected: Mapping[str, Totals]
+) -> Check:
     """Check the totals of a consumer; a city without rides may be missing."""
-    cities = sorted(found.keys() | expected.keys())
-    wrong = [city for city in cities if found.get(city, Totals()) != expected.get(city, Totals())]
-    if wrong:
+    cities = sorted(actual.keys() | expected.keys())
+    different = [
+        city for city in cities if actual.get(city, Totals()) != expected.get(city, Totals())
+    ]
+    if different:
         differences = ", ".join(
-            f"{city} {found.get(city)} for {expected.get(city)}" for city in wrong
+            f"{city} {actual.get(city)} for {expected.get(city)}" for city in different
         )
         return Check(name, passed=False, seen=differences)
-    rides = sum(each.rides for each in found.values())
-    fares = sum(each.fare_cents for each in found.values()) / 100
+    rides = sum(totals.rides for totals in actual.values())
+    fares = sum(totals.fare_cents for totals in actual.values()) / 100
     return Check(name, passed=True, seen=f"{rides:,} rides and {fares:,.2f} in fares, to the cent")
 
 
 def check_completion(
-    name: str, view: Iterable[Row], batches: Iterable[Batch], completion: int | None, gone: str
+    name: str,
+    view: Iterable[Row],
+    batches: Iterable[Batch],
+    completion: int | None,
+    deleted_day: str,
 ) -> Check:
     """Check that a view has every event up to its completion, or a newer event of the ride."""
     if completion is None:
         return Check(name, passed=False, seen="completion is unknown")
     newest = {row.ride: row.at for row in view}
-    expected = [e.row for e in _events(batches) if e.row.at <= completion and e.row.day != gone]
+    expected = [
+        e.row for e in _events(batches) if e.row.at <= completion and e.row.day != deleted_day
+    ]
     missing = [row for row in expected if newest.get(row.ride, -1) < row.at]
     if missing:
         seen = f"{len(missing):,} of {len(expected):,} events before completion are not in it"
@@ -166,7 +176,7 @@ def rows_of(tables: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[Row]:
             yield Row(ride, day, city, status, micros // 1000, cents)
 
 
-def left_of(path: str, instant: InstantTime) -> tuple[str, ...]:
+def files_of_instant(path: str, instant: InstantTime) -> tuple[str, ...]:
     """The files of a local table whose names contain an instant, relative to the table.
 
     Markers do not count: they stay as long as tasks of a finished write may be running.
@@ -176,7 +186,7 @@ def left_of(path: str, instant: InstantTime) -> tuple[str, ...]:
     return tuple(sorted(str(file) for file in files if file.parts[:2] != (".hoodie", ".temp")))
 
 
-def ask_hudi_rs(path: str, snapshot: Iterable[Row], optimized: Iterable[Row]) -> Check:
+def check_with_hudi_rs(path: str, snapshot: Iterable[Row], optimized: Iterable[Row]) -> Check:
     """Check that hudi-rs, another implementation of the format, reads the same rows."""
     try:
         installed = version("hudi")

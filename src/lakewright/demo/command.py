@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lakewright.demo.board import watching
 from lakewright.demo.events import Recipe
-from lakewright.demo.scenario import make_place, play
+from lakewright.demo.scenario import make_folders, play
 from lakewright.demo.session import start_spark
 from lakewright.demo.story import Story, document, summary
 from lakewright.errors import InvalidError
@@ -26,15 +26,15 @@ def run_demo(keep: str | None, *, seed: int, rides: int, as_json: bool) -> int:
     if rides < _MIN_RIDES:
         raise InvalidError("too few rides to show anything", rides=rides, least=_MIN_RIDES)
     folder = Path(keep or tempfile.mkdtemp(prefix="lakewright-demo-")).expanduser().resolve()
-    make_place(folder)
+    make_folders(folder)
     console = SafeConsole()
     if not as_json:
         console.print("Starting Spark ...", highlight=False)
     spark = start_spark()
     try:
         recipe = Recipe(datetime.now(UTC).date(), seed=seed, rides_a_day=rides)
-        with watching(console, quiet=as_json) as tell:
-            story = play(spark, folder, recipe, tell)
+        with watching(console, quiet=as_json) as report:
+            story = play(spark, folder, recipe, report)
     finally:
         spark.stop()
     if as_json:
@@ -55,8 +55,8 @@ def next_commands(path: str, program: str = "lakewright") -> list[str]:
     ]
 
 
-def program_here(called: Path, python: Path, here: Path) -> str:
-    """The command to run `lakewright` in the folder `here`.
+def program_command(called: Path, python: Path, folder: Path) -> str:
+    """The command to run `lakewright` in the folder `folder`.
 
     If the program was called by another name (by a script, as `python -m`), `lakewright` need not
     be on the PATH of the user: the command is then the path of the one in the folder of `python`.
@@ -64,13 +64,13 @@ def program_here(called: Path, python: Path, here: Path) -> str:
     if called.name == "lakewright":
         return "lakewright"
     installed = python.parent / "lakewright"
-    shortest = installed.relative_to(here) if installed.is_relative_to(here) else installed
+    shortest = installed.relative_to(folder) if installed.is_relative_to(folder) else installed
     return shlex.quote(str(shortest))
 
 
 def _print_report(console: SafeConsole, story: Story) -> None:
     lines = ["", *summary(story), "", "The table stays. Go on with:"]
-    program = program_here(Path(sys.argv[0]), Path(sys.executable), Path.cwd())
+    program = program_command(Path(sys.argv[0]), Path(sys.executable), Path.cwd())
     lines += [f"  {command}" for command in next_commands(story.path, program)]
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

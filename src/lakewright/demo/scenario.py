@@ -19,14 +19,14 @@ import lakewright as lw
 from lakewright.demo.checks import (
     Check,
     Totals,
-    ask_hudi_rs,
     check_completion,
+    check_with_hudi_rs,
     compare,
     compare_totals,
     expected_rows,
     expected_totals,
+    files_of_instant,
     lateness,
-    left_of,
     rows_of,
 )
 from lakewright.demo.events import FINISHED, Batch, Recipe, make_batches, to_arrow
@@ -38,13 +38,13 @@ from lakewright.demo.story import (
     Round,
     Story,
     bars,
-    moment,
+    event_time_text,
 )
 from lakewright.errors import InvalidError
 from lakewright.model.instant import Action, InstantTime
 from lakewright.services.planning import find_window
 
-Tell = Callable[[Story], None]
+Report = Callable[[Story], None]
 
 _CONCURRENCY_OPTIONS = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
 # With no small files to fill up, inserts go to new file groups and only updates to log files, as on
@@ -72,9 +72,9 @@ _WAIT_S = 60.0
 _POLL_S = 0.02
 
 
-def play(spark: SparkSession, folder: Path, recipe: Recipe, tell: Tell) -> Story:
+def play(spark: SparkSession, folder: Path, recipe: Recipe, report: Report) -> Story:
     """Run the demo in a folder; its table stays there."""
-    path, landing = make_place(folder)
+    path, landing = make_folders(folder)
     started = time.monotonic()
     batches = make_batches(recipe)
     table = lw.create(
@@ -87,7 +87,7 @@ def play(spark: SparkSession, folder: Path, recipe: Recipe, tell: Tell) -> Story
         ordering="at",
         event_time="at",
     )
-    demo = _Demo(spark, table, landing, Consumer(table), Story(str(path), recipe), tell)
+    demo = _Demo(spark, table, landing, Consumer(table), Story(str(path), recipe), report)
     for batch in batches:
         _process_batch(demo, batch)
     demo.update(doing="checking the result", lateness=lateness(batches))
@@ -96,7 +96,7 @@ def play(spark: SparkSession, folder: Path, recipe: Recipe, tell: Tell) -> Story
     return demo.story
 
 
-def make_place(folder: Path) -> tuple[Path, Path]:
+def make_folders(folder: Path) -> tuple[Path, Path]:
     """Create the landing folder; return the path of the table, which must not exist, and of it."""
     path, landing = folder / "rides", folder / "landing"
     if path.exists():
@@ -146,8 +146,8 @@ class Consumer:
         )
         total = 0
         for city, rides, finished, cents, number in counts.collect():
-            before = self.totals.get(city, Totals())
-            self.totals[city] = before + Totals(rides, finished, cents)
+            previous = self.totals.get(city, Totals())
+            self.totals[city] = previous + Totals(rides, finished, cents)
             total += number
         consumed = self.consumed
         self.consumed = Consumed(
@@ -165,17 +165,17 @@ class _Demo:
     landing: Path
     consumer: Consumer
     story: Story
-    report: Tell
+    report: Report
 
     def update(self, message: str = "", **fields: Any) -> None:
         """Add a message to the story, replace fields of it, and report it."""
-        said = (*self.story.said, message) if message else self.story.said
-        self.story = replace(self.story, said=said, **fields)
+        messages = (*self.story.messages, message) if message else self.story.messages
+        self.story = replace(self.story, messages=messages, **fields)
         self.report(self.story)
 
     def update_from_table(self, message: str = "", **fields: Any) -> None:
         """The same, with the current freshness, compaction debt and timeline of the table."""
-        views, debt = self.table.freshness(), self.table.debt()
+        views, debt = self.table.freshness(), self.table.compaction_debt()
         self.update(
             message,
             snapshot=views.snapshot,
@@ -258,7 +258,7 @@ def _ingest_during_clustering(demo: _Demo, batch: Batch) -> None:
     delay_s = (
         None
         if is_last
-        else median(each.took_s for each in demo.story.rounds[1:]) * _CLUSTERING_DELAY
+        else median(result.took_s for result in demo.story.rounds[1:]) * _CLUSTERING_DELAY
     )
     thread = _ClusteringThread(table, plan, demo.story.path, delay_s)
     thread.start()
@@ -267,14 +267,16 @@ def _ingest_during_clustering(demo: _Demo, batch: Batch) -> None:
     clustering = Clustering(plan.requested_at, groups)
     if thread.conflict is not None:
         rollbacks = [
-            each for each in table.rollbacks() if each.target.requested_at == plan.requested_at
+            rollback
+            for rollback in table.rollbacks()
+            if rollback.target.requested_at == plan.requested_at
         ]
         clustering = replace(
             clustering,
             winner=commit,
             reason=str(thread.conflict),
-            files=sum(each.files for each in rollbacks),
-            left=left_of(demo.story.path, plan.requested_at),
+            files=sum(rollback.files for rollback in rollbacks),
+            left=files_of_instant(demo.story.path, plan.requested_at),
         )
     message = (
         "clustering: completed before the ingest, which was retried"
@@ -319,9 +321,10 @@ class _ClusteringThread(threading.Thread):
 
     def _can_start(self) -> bool:
         writes = [
-            each
-            for each in self._table.timeline()
-            if each.action == Action.DELTA_COMMIT and each.requested_at > self._plan.requested_at
+            instant
+            for instant in self._table.timeline()
+            if instant.action == Action.DELTA_COMMIT
+            and instant.requested_at > self._plan.requested_at
         ]
         if self._delay_s is not None:
             return bool(writes)
@@ -335,19 +338,19 @@ def has_announced(path: str, instant: InstantTime) -> bool:
 
 def _compact(demo: _Demo, until: int) -> None:
     """Compact the log files with rows before an event time, and no others."""
-    demo.update(doing=f"compaction by event time, up to {moment(until)}")
+    demo.update(doing=f"compaction by event time, up to {event_time_text(until)}")
     table = demo.table
     partitions = len(demo.table.ttl.explain())
     window = find_window(table.services().planning_context(table.snapshot()), Action.COMPACTION)
     planned = partitions if window.partitions is None else len(window.partitions)
-    log_files = table.debt().log_files
+    log_files = table.compaction_debt().log_files
     result = table.run("compaction", _event_time_options(until))
     compaction = Compacted(planned, partitions, until)
     if isinstance(result, lw.Skip):
         compaction = replace(compaction, left=log_files, skipped=result.reason)
         message = f"compaction: {result}"
     else:
-        remaining = table.debt().log_files
+        remaining = table.compaction_debt().log_files
         compaction = replace(compaction, folded=log_files - remaining, left=remaining)
         message = f"compaction: {compaction.folded} log files compacted, {remaining} left"
     message = f"{message}; planning considered {planned} of {partitions} partitions"
@@ -407,5 +410,5 @@ def _checks(demo: _Demo, batches: tuple[Batch, ...]) -> tuple[Check, ...]:
             if preempted is None
             else f"{len(preempted.left)} leftover files",
         ),
-        ask_hudi_rs(story.path, snapshot, read_optimized),
+        check_with_hudi_rs(story.path, snapshot, read_optimized),
     )

@@ -88,7 +88,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The state of the demo; `doing` is the current step, `said` the messages of finished steps."""
+    """The state of the demo; `doing` is the current step, `messages` are of finished steps."""
 
     path: str
     recipe: Recipe
@@ -103,7 +103,7 @@ class Story:
     log_files: int = 0
     log_bytes: int = 0
     bars: tuple[Bar, ...] = ()
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     lateness: Lateness = _NONE_LATE
     checks: tuple[Check, ...] = ()
     took_s: float = 0.0
@@ -111,12 +111,14 @@ class Story:
     @property
     def rows(self) -> int:
         """The number of events ingested so far."""
-        return sum(each.rows for each in self.rounds)
+        return sum(result.rows for result in self.rounds)
 
     @property
     def preempted(self) -> Clustering | None:
         """The clustering that an ingest preempted, if any."""
-        return next((each for each in self.clusterings if each.winner is not None), None)
+        return next(
+            (clustering for clustering in self.clusterings if clustering.winner is not None), None
+        )
 
     @property
     def passed(self) -> bool:
@@ -127,8 +129,8 @@ class Story:
 def summary(story: Story) -> list[str]:
     """The report in ten lines."""
     recipe = story.recipe
-    inserted = sum(each.inserted for each in story.rounds)
-    updated = sum(each.updated for each in story.rounds)
+    inserted = sum(result.inserted for result in story.rounds)
+    updated = sum(result.updated for result in story.rounds)
     read_optimized = story.read_optimized
     return [
         f"Table: {inserted:,} rides of {len(recipe.days) + 1} days, merge-on-read, from seed "
@@ -138,9 +140,9 @@ def summary(story: Story) -> list[str]:
         "ones.",
         f"Incremental services: {_planning(story.compactions)}.",
         f"Event time: {_event_time(story.compactions)}.",
-        f"Fast view: complete up to {moment(read_optimized.completion)}, newest row "
-        f"{moment(read_optimized.freshness)}; the snapshot's newest is "
-        f"{moment(story.snapshot.freshness)}.",
+        f"Fast view: complete up to {event_time_text(read_optimized.completion)}, newest row "
+        f"{event_time_text(read_optimized.freshness)}; the snapshot's newest is "
+        f"{event_time_text(story.snapshot.freshness)}.",
         f"Change feed: {story.consumed.changes:,} changes of {story.consumed.commits} commits, in "
         "the order in which they completed.",
         f"TTL: {_ttl(story.expired)}.",
@@ -158,13 +160,13 @@ def document(story: Story) -> dict[str, Any]:
         "today": story.recipe.today.isoformat(),
         "took_s": round(story.took_s, 1),
         "passed": story.passed,
-        "batches": [asdict(each) for each in story.rounds],
+        "batches": [asdict(result) for result in story.rounds],
         "events": story.rows,
         "late": asdict(story.lateness),
-        "compactions": [asdict(each) for each in story.compactions],
+        "compactions": [asdict(compaction) for compaction in story.compactions],
         "change_feed": asdict(story.consumed),
         "ttl": asdict(story.expired),
-        "clusterings": [asdict(each) for each in story.clusterings],
+        "clusterings": [asdict(clustering) for clustering in story.clusterings],
         "freshness": {
             "snapshot": asdict(story.snapshot),
             "read_optimized": asdict(story.read_optimized),
@@ -175,7 +177,7 @@ def document(story: Story) -> dict[str, Any]:
     }
 
 
-def moment(ms: int | None) -> str:
+def event_time_text(ms: int | None) -> str:
     """Format an event time, to the minute."""
     if ms is None:
         return "unknown"
@@ -186,11 +188,11 @@ def bars(instants: Iterable[Instant]) -> tuple[Bar, ...]:
     """The bars of the instants of a timeline."""
     return tuple(
         Bar(
-            each.action,
-            _milliseconds(each.requested_at),
-            None if each.completed_at is None else _milliseconds(each.completed_at),
+            instant.action,
+            _milliseconds(instant.requested_at),
+            None if instant.completed_at is None else _milliseconds(instant.completed_at),
         )
-        for each in instants
+        for instant in instants
     )
 
 
@@ -205,19 +207,19 @@ def _planning(compactions: Sequence[Compacted]) -> str:
     first, *later = compactions
     text = f"planning considered {first.looked_at} of {first.partitions} partitions the first time"
     if later:
-        counts = ", ".join(f"{each.looked_at} of {each.partitions}" for each in later)
+        counts = ", ".join(f"{result.looked_at} of {result.partitions}" for result in later)
         text = f"{text}, then {counts}"
     return text
 
 
 def _event_time(compactions: Sequence[Compacted]) -> str:
-    completed = [each for each in compactions if not each.skipped]
+    completed = [compaction for compaction in compactions if not compaction.skipped]
     if not completed:
         return "nothing was compacted"
-    log_files = sum(each.folded for each in completed)
+    log_files = sum(compaction.folded for compaction in completed)
     return (
         f"{len(completed)} compactions of {log_files} log files, the last up to "
-        f"{moment(completed[-1].until)}; uncompacted log files with newer rows: "
+        f"{event_time_text(completed[-1].until)}; uncompacted log files with newer rows: "
         f"{completed[-1].left}"
     )
 
@@ -231,7 +233,7 @@ def _ttl(expired: Expired) -> str:
 
 def _clustering(story: Story) -> str:
     preempted = story.preempted
-    completed = sum(each.winner is None for each in story.clusterings)
+    completed = sum(clustering.winner is None for clustering in story.clusterings)
     prefix = f"{completed} completed before an ingest could, then " if completed else ""
     if preempted is None:
         return f"{prefix}none was preempted by an ingest"
@@ -245,9 +247,9 @@ def _clustering(story: Story) -> str:
 
 def _python_checks(checks: Sequence[Check]) -> str:
     run = [check for check in checks if check.name != HUDI_RS]
-    wrong = [f"{check.name} WRONG ({check.seen})" for check in run if not check.passed]
-    if wrong:
-        return "; ".join(wrong)
+    failed = [f"{check.name} WRONG ({check.seen})" for check in run if not check.passed]
+    if failed:
+        return "; ".join(failed)
     return f"{len(run)} of {len(run)} passed ({', '.join(check.name for check in run)})"
 
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.model.partition_paths import partition_paths
-from lakewright.scan.cdc.planner import CdcScanPlan, decode_cdc_plan, encode_cdc_plan
+from lakewright.scan.cdc.planner import CdcScanPlan
 from lakewright.scan.cdc.reader import read_cdc
-from lakewright.scan.scan_plan import RowFilter, ScanPlan, decode_plan, encode_plan, may_match
+from lakewright.scan.scan_plan import RowFilter, ScanPlan, may_match
 from lakewright.scan.slice_reader import read_slices
 from lakewright.storage.base import Storage
 from lakewright.write.operations import run_deferred, run_task
@@ -32,12 +32,12 @@ def read_local(
     chosen: RowFilter | None = None,
     columns: Sequence[str] | None = None,
     limit: int | None = None,
-    done: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Return the rows of a plan that pass the filter `chosen`, at most `limit` rows.
 
-    `columns` selects columns. `done` is called with the bytes of each part of the plan, once its
-    rows were read.
+    `columns` selects columns. `on_progress` is called with the bytes of each part of the plan, once
+    its rows were read.
     """
     remaining = limit
     for batches, size in _parts(storage, plan):
@@ -53,8 +53,8 @@ def read_local(
             yield from table.combine_chunks().to_batches()
             if remaining == 0:
                 break
-        if done is not None:
-            done(size)
+        if on_progress is not None:
+            on_progress(size)
 
 
 def prune_partitions(plan: ScanPlan, chosen: RowFilter) -> ScanPlan:
@@ -91,19 +91,6 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-def read_plan(storage: Storage, plan: ScanPlan) -> pa.Table:
-    """Read a plan into a table, slice after slice, encoded and decoded as for a cluster."""
-    decoded = decode_plan(encode_plan(plan))
-    batches = [batch for task in decoded.tasks() for batch in read_local(storage, task)]
-    return pa.Table.from_batches(batches, plan.result_schema)
-
-
-def read_cdc_plan(storage: Storage, plan: CdcScanPlan) -> pa.Table:
-    """Read the changes of a CDC plan into a table: write after write, and by file group."""
-    decoded = decode_cdc_plan(encode_cdc_plan(plan))
-    return pa.Table.from_batches(read_local(storage, decoded), plan.result_schema)
-
-
 class LocalEngine:
     """Reads and writes in this process, on Arrow: see `engine.base.Engine`."""
 
@@ -134,7 +121,7 @@ class LocalEngine:
 
 
 def _write_table(task: WriteTask, table: pa.Table) -> list[WriteStatus]:
-    paths = partition_paths(table, task.partitions)
+    paths = partition_paths(table, task.partition_rule)
     table = table.take(pa.compute.sort_indices(paths))
     tokens = (WriteToken(number, 0, number) for number in count())
     first_status = run_task(task, next(tokens), table.combine_chunks().to_batches())

@@ -165,10 +165,8 @@ def format_archived_file(entries: Iterable[ArchivedInstant]) -> bytes:
     return content
 
 
-def archived_file_of(
-    entries: Iterable[ArchivedInstant], level: int = 0, size: int = 0
-) -> ArchivedTimelineFile:
-    """Return the file of `level` that holds `entries`.
+def archived_file_of(entries: Iterable[ArchivedInstant], level: int = 0) -> ArchivedTimelineFile:
+    """Return the file of `level` that holds `entries`, without its size.
 
     Raises:
         InvalidError: there are no entries.
@@ -176,7 +174,7 @@ def archived_file_of(
     times = sorted(entry.requested_at for entry in entries)
     if not times:
         raise InvalidError("an archived timeline file needs at least one instant")
-    return ArchivedTimelineFile(times[0], times[-1], level, size)
+    return ArchivedTimelineFile(times[0], times[-1], level)
 
 
 def parse_manifest(data: bytes) -> Manifest:

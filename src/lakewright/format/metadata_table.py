@@ -19,15 +19,23 @@ ALL_PARTITIONS = "__all_partitions__"
 # The partition name that the metadata table uses for a table without partitions.
 _NO_PARTITION = "."
 _PARTITION_LIST, _FILE_LIST = 1, 2
-_DECODE_ERRORS = (EOFError, LookupError, MemoryError, OverflowError, TypeError, ValueError)
+_DECODE_ERRORS = (
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file of a partition, or a partition of the table; `gone` removes an earlier entry."""
+    """A file of a partition, or a partition of the table; `is_deleted` removes an earlier entry."""
 
     size: int
-    gone: bool
+    is_deleted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,7 @@ def merged_listing(records: Iterable[MetadataRecord]) -> dict[str, dict[str, int
         if record.key != ALL_PARTITIONS:
             target = files.setdefault(_partition_path(record.key), {})
         for name, file in record.listed.items():
-            if file.gone:
+            if file.is_deleted:
                 target.pop(name, None)
             else:
                 target[name] = max(file.size, target.get(name, 0))

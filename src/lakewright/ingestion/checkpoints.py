@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from lakewright.clock import zone_of
-from lakewright.errors import ConflictError, InvalidError, found_in
+from lakewright.errors import ConflictError, InvalidError, errors_in_file
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.instant import Instant, InstantTime, is_time, parse_time
 from lakewright.scan.planner import EARLIEST
@@ -106,12 +106,12 @@ def resumed(
 class TimelinePosition:
     """A checkpoint as a position on the timeline of a table.
 
-    Instants that completed after `begin` are unread, except those in `seen`. That set covers
-    completions up to `through` only, so the next checkpoint must not be before `through`.
+    Instants that completed after `begin` are unread, except those in `already_read`. That set
+    covers completions up to `through` only, so the next checkpoint must not be before `through`.
     """
 
     begin: str
-    seen: frozenset[str] = frozenset()
+    already_read: frozenset[str] = frozenset()
     through: str = ""
 
 
@@ -216,7 +216,7 @@ class CommittedCheckpoints:
 
     def _find(self, snapshot: Snapshot, base: Snapshot | None) -> CommittedCheckpoint | None:
         for instant, commit in commits_newest_first(snapshot, base):
-            with found_in(instant.file_name):
+            with errors_in_file(instant.file_name):
                 checkpoint = self._checkpoint_of(instant, commit)
             if checkpoint is not None:
                 return checkpoint

@@ -87,7 +87,7 @@ class FilePosition:
     path: str = _LAST_NAME
 
     @classmethod
-    def of(cls, file: FileStatus) -> FilePosition:
+    def from_file(cls, file: FileStatus) -> FilePosition:
         """Return the position after a file."""
         return cls(file.modified_ms, file.path)
 
@@ -131,8 +131,8 @@ def select_files(
 ) -> FileSelection:
     """Select the files of the next batch: the oldest unread ones, up to the limits."""
     unread = sorted(
-        (f for f in listed if _is_wanted(f, settings) and (after is None or _after(f, after))),
-        key=FilePosition.of,
+        (f for f in listed if _is_selected(f, settings) and (after is None or _after(f, after))),
+        key=FilePosition.from_file,
     )
     chosen: list[FileStatus] = []
     size = 0
@@ -148,23 +148,23 @@ def select_files(
 
 
 def _after(file: FileStatus, position: FilePosition) -> bool:
-    return FilePosition.of(file) > position
+    return FilePosition.from_file(file) > position
 
 
-def _is_wanted(file: FileStatus, settings: FileSettings) -> bool:
+def _is_selected(file: FileStatus, settings: FileSettings) -> bool:
     hidden = any(part.startswith((".", "_")) for part in file.path.split("/"))
     return not hidden and file.size > 0 and file.name.endswith(settings.suffix)
 
 
 @dataclass
 class FilesSource(Source):
-    """The files of a folder; `places` are storage options."""
+    """The files of a folder."""
 
     storage: Storage
     settings: FileSettings
     reading: ObjectSettings
-    places: Mapping[str, str] = field(default_factory=dict)
-    bad: UnreadablePolicy = UnreadablePolicy.ERROR
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    unreadable_policy: UnreadablePolicy = UnreadablePolicy.ERROR
     quarantine: Quarantine | None = None
     clock: Clock = field(default_factory=SystemClock)
     _last: ObjectRows | None = None
@@ -210,12 +210,19 @@ class FilesSource(Source):
             [self._object(file) for file in selection.files]
         )
         self._handle_unreadable(objects)
-        end = FilePosition.of(selection.files[-1])
-        facts = {**_facts(selection, end), "objects_bad": len(objects.bad)}
+        end = FilePosition.from_file(selection.files[-1])
+        facts = {**_facts(selection, end), "objects_bad": len(objects.unreadable)}
         return Batch(objects.rows, Checkpoint(str(end)), facts, self._delete_copies)
 
     def _reader(self, spark: SparkSession) -> ObjectReader:
-        return ObjectReader(spark, self.reading, "{bucket}", self.places, self.clock, self.bad)
+        return ObjectReader(
+            spark,
+            self.reading,
+            "{bucket}",
+            self.storage_options,
+            self.clock,
+            self.unreadable_policy,
+        )
 
     def _object(self, file: FileStatus) -> CloudObject:
         # The order of files is that of the batch; there is no event and no completion time.
@@ -229,14 +236,18 @@ class FilesSource(Source):
                 unreadable.problem or "",
                 size=unreadable.item.size,
             )
-            for unreadable in objects.bad
+            for unreadable in objects.unreadable
         ]
-        if records and self.bad is UnreadablePolicy.QUARANTINE and self.quarantine is not None:
+        if (
+            records
+            and self.unreadable_policy is UnreadablePolicy.QUARANTINE
+            and self.quarantine is not None
+        ):
             self.quarantine.put(records)
         elif records:
             warnings.warn(
                 f"{len(records)} files were passed over, their rows are not read: "
-                f"{records[0].place}: {records[0].reason}",
+                f"{records[0].location}: {records[0].reason}",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -244,7 +255,7 @@ class FilesSource(Source):
     def _delete_copies(self) -> None:
         """Delete the local copies of the files of the last batch."""
         if self._last is not None:
-            self._last.done()
+            self._last.delete_copies()
             self._last = None
 
 

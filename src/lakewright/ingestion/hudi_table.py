@@ -112,7 +112,7 @@ def plan_batch(
 
 def _unread(snapshot: Snapshot, position: TimelinePosition) -> QueryContext:
     context = IncrementalQueryAnalyzer(snapshot=snapshot, begin=position.begin).analyze()
-    instants = tuple(i for i in context.instants if i.requested_at not in position.seen)
+    instants = tuple(i for i in context.instants if i.requested_at not in position.already_read)
     return replace(context, instants=instants)
 
 

@@ -343,14 +343,14 @@ def record_failures(meter: MetricsRecorder, source: str) -> Iterator[None]:
         raise
 
 
-def record_round(meter: MetricsRecorder, done: IngestResult) -> None:
+def record_round(meter: MetricsRecorder, result: IngestResult) -> None:
     """Record the metrics of a round."""
-    outcome = "commit" if done.commit is not None else "nothing_new"
-    meter.count("ingest.rounds", source=done.source, outcome=outcome)
-    meter.count("ingest.rows", done.rows, source=done.source)
-    gauges = {"ingest.lagInMs": done.lag_ms, "ingest.objectsWaiting": done.waiting}
+    outcome = "commit" if result.commit is not None else "nothing_new"
+    meter.count("ingest.rounds", source=result.source, outcome=outcome)
+    meter.count("ingest.rows", result.rows, source=result.source)
+    gauges = {"ingest.lagInMs": result.lag_ms, "ingest.objectsWaiting": result.waiting}
     known_gauges = [(name, value) for name, value in gauges.items() if value is not None]
-    meter.gauge(known_gauges, source=done.source)
+    meter.gauge(known_gauges, source=result.source)
 
 
 def _checkpoint(committed: CommittedCheckpoint | None) -> Checkpoint | None:

@@ -109,7 +109,7 @@ def next_range(
     return OffsetRange(Offsets(topic, start), Offsets(topic, end), waiting)
 
 
-def lost(after: Offsets, first: Mapping[int, int]) -> dict[int, int]:
+def deleted_messages(after: Offsets, first: Mapping[int, int]) -> dict[int, int]:
     """Return the number of unread messages of each partition that Kafka has deleted."""
     gaps = {p: first[p] - offset for p, offset in after.next.items() if p in first}
     return {partition: gap for partition, gap in gaps.items() if gap > 0}
@@ -177,11 +177,11 @@ class Topic:
         # Kafka may have deleted all messages of a partition between the two queries.
         return {number: min(first.get(number, end), end) for number, end in last.items()}, last
 
-    def rows(self, wanted: OffsetRange) -> DataFrame:
+    def rows(self, offsets: OffsetRange) -> DataFrame:
         """Return the messages of a range as a DataFrame, which reads them lazily."""
         reader = self.spark.read.format("kafka").options(**self.options)
-        reader = reader.option("startingOffsets", wanted.start.as_option())
-        reader = reader.option("endingOffsets", wanted.end.as_option())
+        reader = reader.option("startingOffsets", offsets.start.as_option())
+        reader = reader.option("endingOffsets", offsets.end.as_option())
         reader = reader.option("failOnDataLoss", "true")
         if self.min_partitions:
             reader = reader.option("minPartitions", str(self.min_partitions))
@@ -399,7 +399,7 @@ class KafkaSource(Source):
 
     def _skip_deleted(self, position: Offsets, first: Mapping[int, int]) -> Offsets:
         """Return the position after messages that Kafka deleted, if that is not an error."""
-        gaps = lost(position, first)
+        gaps = deleted_messages(position, first)
         if gaps and self.settings.fail_on_loss:
             raise InvalidError(
                 "messages are gone before they were read; to go on with what is left, set the "

@@ -66,8 +66,8 @@ def parse_mode(text: str) -> ServiceMode:
     try:
         return ServiceMode(text.strip().lower())
     except ValueError as error:
-        known = [str(mode) for mode in ServiceMode]
-        raise InvalidError("no such mode of services", services=text, known=known) from error
+        modes = [str(mode) for mode in ServiceMode]
+        raise InvalidError("no such mode of services", services=text, known=modes) from error
 
 
 def writer_options(options: Mapping[str, str], mode: ServiceMode) -> dict[str, str]:
@@ -379,7 +379,7 @@ class Ingestion:
             if self.services is ServiceMode.ASYNC and not thread.has_begun:
                 self._start_services(thread)
             failures = failures + 1 if result.error is not None else 0
-            delay_s = max(min_interval_s, rest_after(failures))
+            delay_s = max(min_interval_s, backoff_s(failures))
             pause(delay_s - (clock.monotonic_ms() - started) / 1000, clock, stop)
             if stop():
                 return result
@@ -401,7 +401,7 @@ class Ingestion:
         return ServiceThread(writer, self.options or {}, interval_s, writer.clock)
 
 
-def rest_after(failures: int) -> float:
+def backoff_s(failures: int) -> float:
     """Return the delay in seconds after a number of consecutive failures."""
     return min(2.0 ** (failures - 1), _MAX_DELAY_S) if failures else 0.0
 

@@ -1,16 +1,13 @@
-"""The metrics of commits and rollbacks, by Hudi's names, and reporters of commit figures."""
+"""The metrics of commits and rollbacks, by Hudi's names."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
 
 from lakewright.clock import zone_of
 from lakewright.errors import UnavailableError
-from lakewright.metrics.meter import MetricsRecorder, add_reporter
-from lakewright.metrics.metric import MetricReporter
+from lakewright.metrics.meter import MetricsRecorder
 from lakewright.model.commit_metadata import (
     SERVICE_OPERATIONS,
     CommitMetadata,
@@ -21,7 +18,6 @@ from lakewright.model.freshness import Watermarks, is_ingest, max_known
 from lakewright.model.instant import Action, Instant, parse_time
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import Storage
-from lakewright.table.freshness_options import call_user_function
 from lakewright.table.rollback import load_rollback
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Transaction
@@ -89,17 +85,17 @@ def record_commit(
     instant: Instant,
     metadata: CommitMetadata,
     options: Mapping[str, str],
-    told: tuple[int, Mapping[str, float], int | None],
+    measurements: tuple[int, Mapping[str, float], int | None],
 ) -> None:
     """Record the metrics of a completed write.
 
-    `told` is its completion time, its figures, and when it began.
+    `measurements` is its completion time, its figures, and when it began.
     """
     writer, config = transaction.writer, transaction.snapshot.config
     recorder = MetricsRecorder.create(writer.storage, writer.clock, options, config.name)
     if not recorder.is_on:
         return
-    completed_ms, figures, began_ms = told
+    completed_ms, figures, began_ms = measurements
     name = name_of(instant.action, metadata.operation)
     duration = {} if began_ms is None else {"duration": writer.clock.monotonic_ms() - began_ms}
     gauges = {**commit_gauges(metadata), "commitTime": completed_ms, **duration}
@@ -130,50 +126,8 @@ def record_rollback(meter: MetricsRecorder, storage: Storage, completed: Instant
         meter.count("rollback.completed.counter")
 
 
-@runtime_checkable
-class Reporter(Protocol):
-    """Publishes the figures of commits to a metrics system."""
-
-    def report(self, table: str, at_ms: int, values: Mapping[str, float]) -> None:
-        """Publish the figures of one commit of a table, which completed at `at_ms`."""
-        ...
-
-
-_reporters: list[Reporter] = []
-
-
-def report_to(reporter: Reporter | MetricReporter) -> Callable[[], None]:
-    """Send metrics of this process to a reporter; return a function that removes it.
-
-    A reporter with a method `take` gets all metrics as values, one with `report` the figures of
-    commits on tables that track event times.
-    """
-    if not isinstance(reporter, Reporter):
-        return add_reporter(reporter)
-    _reporters.append(reporter)
-
-    def remove() -> None:
-        if reporter in _reporters:
-            _reporters.remove(reporter)
-
-    return remove
-
-
-def report(
-    table: str,
-    at_ms: int,
-    values: Mapping[str, float],
-    also: Callable[[str, int, Mapping[str, float]], object] | None,
-) -> None:
-    """Call all reporters, and one that an option names; a failure is a warning."""
-    for function in (*(reporter.report for reporter in _reporters), *((also,) if also else ())):
-        failure = call_user_function(function, table, at_ms, values)
-        if failure is not None:
-            warnings.warn(f"a reporter failed: {failure}", RuntimeWarning, stacklevel=3)
-
-
 def commit_figures(
-    instant: Instant, commit: CommitMetadata, marks: Watermarks | None, zone: str
+    instant: Instant, commit: CommitMetadata, watermarks: Watermarks | None, zone: str
 ) -> tuple[int, dict[str, float]]:
     """Return when a commit completed, and its figures; with watermarks, also those of both views.
 
@@ -188,16 +142,16 @@ def commit_figures(
     if oldest is not None and newest is not None:
         figures["commitLatencyInMs"] = at_ms - oldest
         figures["commitFreshnessInMs"] = at_ms - newest
-    if marks is not None:
-        figures |= {name: time for name, time in view_times(marks).items() if time is not None}
+    if watermarks is not None:
+        figures |= {name: time for name, time in view_times(watermarks).items() if time is not None}
     return at_ms, figures
 
 
-def view_times(marks: Watermarks) -> dict[str, int | None]:
+def view_times(watermarks: Watermarks) -> dict[str, int | None]:
     """Return completion and freshness of both views, by their published names."""
     return {
-        "snapshot.completion": marks.rt_completion,
-        "snapshot.freshness": marks.rt_freshness,
-        "read_optimized.completion": marks.ro_completion,
-        "read_optimized.freshness": marks.ro_freshness,
+        "snapshot.completion": watermarks.rt_completion,
+        "snapshot.freshness": watermarks.rt_freshness,
+        "read_optimized.completion": watermarks.ro_completion,
+        "read_optimized.freshness": watermarks.ro_freshness,
     }

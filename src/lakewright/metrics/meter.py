@@ -24,8 +24,13 @@ _table_names: dict[str, str] = {}
 _lock = threading.Lock()
 
 
-def add_reporter(reporter: MetricReporter) -> Callable[[], None]:
+def report_to(reporter: MetricReporter) -> Callable[[], None]:
     """Send all metrics of this process to a reporter; return a function that removes it."""
+    if not callable(getattr(reporter, "take", None)):
+        raise InvalidError(
+            "a reporter has a method take(metrics), which gets the figures of commits too",
+            reporter=type(reporter).__name__,
+        )
     _process_reporters.append(reporter)
 
     def remove() -> None:
@@ -129,17 +134,12 @@ def _reporter_key(kind: ReporterType, settings: MetricsSettings) -> tuple[object
     return kind, s.prefix, s.json_file
 
 
-def warn_once(who: str, failure: str) -> None:
+def warn_once(reporter: str, failure: str) -> None:
     """Warn once about a reporter that failed; the write is not affected."""
-    if who not in _warned:
-        _warned.add(who)
-        text = f"metrics are not reported by {who}: {failure}"
+    if reporter not in _warned:
+        _warned.add(reporter)
+        text = f"metrics are not reported by {reporter}: {failure}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-
-
-def reporter_for(kind: ReporterType, settings: MetricsSettings) -> MetricReporter | None:
-    """Return the reporter of this process for such settings; create it if needed."""
-    return _reporter(kind, settings)
 
 
 def with_metrics(storage: Storage, options: Mapping[str, str]) -> Storage:

@@ -62,8 +62,8 @@ class InMemory:
         with self._lock:
             for metric in metrics:
                 key = metric.name, tuple(sorted(metric.labels.items()))
-                before = self.values.get(key, 0) if metric.kind is MetricKind.COUNTER else 0
-                self.values[key] = before + metric.value
+                previous = self.values.get(key, 0) if metric.kind is MetricKind.COUNTER else 0
+                self.values[key] = previous + metric.value
 
 
 class Prometheus:
@@ -120,8 +120,8 @@ class Prometheus:
 class _TextFileReporter:
     """A registry that is written to a file after each change."""
 
-    def __init__(self, held: Prometheus, path: str) -> None:
-        self._prometheus = held
+    def __init__(self, prometheus: Prometheus, path: str) -> None:
+        self._prometheus = prometheus
         self._path = path
 
     def take(self, metrics: Sequence[Metric]) -> None:
@@ -133,8 +133,8 @@ class _TextFileReporter:
 class _PushReporter:
     """A registry that is pushed after each change."""
 
-    def __init__(self, held: Prometheus, settings: MetricsSettings) -> None:
-        self._prometheus = held
+    def __init__(self, prometheus: Prometheus, settings: MetricsSettings) -> None:
+        self._prometheus = prometheus
         self._settings = settings
 
     def take(self, metrics: Sequence[Metric]) -> None:

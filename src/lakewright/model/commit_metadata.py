@@ -78,9 +78,13 @@ class WriteStat:
 
 
 def is_log(stat: WriteStat) -> bool:
-    """Whether a statistic is of a log file; only names of log files begin with a dot."""
+    """Whether a statistic is of a log file; only names of log files begin with a dot.
+
+    The statistics of a pending write may name no file; those of a file group with log files list
+    these.
+    """
     name = (stat.path or "").rpartition("/")[2]
-    return name.startswith(".") and ".log." in name
+    return name.startswith(".") and ".log." in name if name else bool(stat.log_files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +120,7 @@ class CommitMetadata:
         """Return the paths of all files that the write created."""
         return frozenset(path for stat in self.write_stats() for path in stat.paths)
 
-    def named_files(self) -> frozenset[str]:
+    def referenced_file_names(self) -> frozenset[str]:
         """Return the names of all files in the statistics, whether created or only referenced."""
         return frozenset(
             path.rpartition("/")[2]

@@ -14,9 +14,8 @@ together return the same rows to every reader as before, whatever log files foll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -127,42 +126,16 @@ class EventTimeThreshold:
 class SplitLogRecords:
     """The merged log records of a slice, split by event time.
 
-    `taken` are those to merge into the base file, `remaining` those that stay in a log file.
+    `to_merge` are those to merge into the base file, `remaining` those that stay in a log file.
     """
 
-    taken: MergedLogRecords
+    to_merge: MergedLogRecords
     remaining: MergedLogRecords
-
-    def iterator(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows to merge into the base file; a base row may still win against them."""
-        return _live_rows(self.taken)
-
-    def records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the rows to merge into the base file for these keys, by key."""
-        return _rows_by_key(self.iterator(), keys)
 
     def remain_logs_iterator(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows that remain in a log file: the RFC's `getRemainLogsIterator`."""
-        return _live_rows(self.remaining)
-
-    def remain_records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the remaining rows of these keys, by key: the RFC's `getRemainRecords`."""
-        return _rows_by_key(self.remain_logs_iterator(), keys)
-
-
-def _live_rows(records: MergedLogRecords) -> Iterator[pa.RecordBatch]:
-    rows = records.rows.take(pa.array(records.row[~records.deleted]))
-    yield from rows.to_batches()
-
-
-def _rows_by_key(
-    batches: Iterable[pa.RecordBatch], keys: Iterable[str]
-) -> dict[str, dict[str, Any]]:
-    wanted = pa.array(sorted(set(keys)), pa.string())
-    filtered = [
-        batch.filter(pc.is_in(batch.column(RECORD_KEY), value_set=wanted)) for batch in batches
-    ]
-    return {row[RECORD_KEY]: row for batch in filtered for row in batch.to_pylist()}
+        rows = self.remaining.rows.take(pa.array(self.remaining.row[~self.remaining.deleted]))
+        yield from rows.to_batches()
 
 
 # Returns for each key whether it has a row in the base file.
@@ -173,7 +146,7 @@ def split_logs(
     changes: Changes,
     schema: pa.Schema,
     rule: MergeRule,
-    cut: EventTimeThreshold,
+    threshold: EventTimeThreshold,
     in_base: InBase | None = None,
 ) -> SplitLogRecords:
     """Merge the log records of a slice, split by an event-time threshold.
@@ -182,20 +155,22 @@ def split_logs(
     index that reads only base files would not find it otherwise.
     """
     merged = merge_logs(changes, schema, rule)
-    late = cut.is_late_winner(merged)
+    late = threshold.is_late_winner(merged)
     if not late.any():
         return SplitLogRecords(merged, merged.select(np.flatnonzero(late)))
-    early = merge_logs(_without_late(changes, cut), schema, rule)
+    early = merge_logs(_without_late(changes, threshold), schema, rule)
     remains, untouched = _remaining_keys(merged, late, early, in_base)
     # Of keys that do not remain, all versions go into the base file, late ones too.
     remaining_keys = merged.keys.filter(pa.array(remains))
     untouched_keys = merged.keys.filter(pa.array(untouched))
-    taken = merge_logs(
-        _without_late(changes, cut, remaining_keys=remaining_keys, untouched_keys=untouched_keys),
+    to_merge = merge_logs(
+        _without_late(
+            changes, threshold, remaining_keys=remaining_keys, untouched_keys=untouched_keys
+        ),
         schema,
         rule,
     )
-    return SplitLogRecords(taken, merged.select(np.flatnonzero(remains)))
+    return SplitLogRecords(to_merge, merged.select(np.flatnonzero(remains)))
 
 
 def _remaining_keys(

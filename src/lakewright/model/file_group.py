@@ -203,8 +203,8 @@ class TimelineView:
 class FileSlice:
     """A file slice: a base file, if any, and the log files written on top of it.
 
-    If the slice holds only the files of an incremental window, `whole` is the complete slice with
-    all older files.
+    If the slice holds only the files of an incremental window, `full_slice` is the complete slice
+    with all older files.
     """
 
     partition: str
@@ -212,7 +212,7 @@ class FileSlice:
     base_instant: InstantTime
     base: BaseFile | None = None
     logs: tuple[LogFile, ...] = ()
-    whole: FileSlice | None = None
+    full_slice: FileSlice | None = None
 
     @property
     def size(self) -> int:
@@ -269,13 +269,11 @@ def build_groups(
     view: TimelineView,
     *,
     replaced: Collection[GroupKey] = (),
-    pending_compactions: Mapping[GroupKey, str] | None = None,
 ) -> list[FileGroup]:
     """Return the file groups of one partition that `view` sees, sorted by file id.
 
-    `replaced` are the replaced file groups, which are left out. `pending_compactions` maps file
-    groups to the instant of their scheduled compaction, at which a new slice begins. CDC log files
-    are not part of slices.
+    `replaced` are the replaced file groups, which are left out. CDC log files are not part of
+    slices.
     """
     bases: dict[str, list[BaseFile]] = {}
     logs: dict[str, list[LogFile]] = {}
@@ -290,15 +288,7 @@ def build_groups(
     for file_id in sorted(bases.keys() | logs.keys()):
         if (partition, file_id) in replaced:
             continue
-        compaction_instant = (pending_compactions or {}).get((partition, file_id))
-        slices = _slices(
-            partition,
-            file_id,
-            bases.get(file_id, []),
-            logs.get(file_id, []),
-            view,
-            compaction_instant,
-        )
+        slices = _slices(partition, file_id, bases.get(file_id, []), logs.get(file_id, []), view)
         groups.append(FileGroup(partition, file_id, slices))
     return groups
 
@@ -315,7 +305,6 @@ def _slices(
     bases: list[BaseFile],
     logs: list[LogFile],
     view: TimelineView,
-    compaction_instant: str | None,
 ) -> tuple[FileSlice, ...]:
     base_by_instant: dict[str, BaseFile] = {}
     for base in bases:
@@ -327,9 +316,7 @@ def _slices(
                 files=[base_by_instant[base.instant].name, base.name],
             )
         base_by_instant[base.instant] = base
-    base_instants = sorted(
-        {*base_by_instant, compaction_instant} if compaction_instant else base_by_instant
-    )
+    base_instants = sorted(base_by_instant)
     logs_by_instant: dict[str, list[LogFile]] = {base_instant: [] for base_instant in base_instants}
     # Most groups have at most one log file: avoid the cost of computing sort keys.
     for log in sorted(logs, key=lambda log: log.order) if len(logs) > 1 else logs:

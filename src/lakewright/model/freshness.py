@@ -273,11 +273,11 @@ def detect_regression(before: Watermarks, after: Watermarks) -> CompletionRegres
 
 
 def future_times(
-    marks: Mapping[str, Watermarks], known: Iterable[FutureTime], after_ms: int
+    watermarks: Mapping[str, Watermarks], recorded: Iterable[FutureTime], after_ms: int
 ) -> tuple[FutureTime, ...]:
     """Return, by partition, the greatest event times after `after_ms`, of known and new ones."""
-    greatest = dict(known)
-    for partition, new in marks.items():
+    greatest = dict(recorded)
+    for partition, new in watermarks.items():
         time = max_known(new.rt_freshness, greatest.get(partition))
         if time is not None:
             greatest[partition] = time
@@ -290,7 +290,7 @@ FRESHNESS_KEY = "lakewright.freshness"
 
 
 # Whether a write is still completed: on the active timeline or on the archived one.
-IsThere = Callable[[str], bool]
+WriteExists = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,28 +324,36 @@ class FreshnessRecord:
     open: tuple[str, ...] = ()
     partitions: Mapping[str, PartitionFreshnessRecord] = field(default_factory=dict)
 
-    def holds(self, instant: Instant, timeline: Timeline, is_there: IsThere) -> bool:
+    def is_valid(self, instant: Instant, timeline: Timeline, write_exists: WriteExists) -> bool:
         """Whether this commit wrote the record and it is valid on this timeline.
 
         The write that the record builds on may be archived by now; then no other write may have
         completed between the two.
         """
         previous = _previous_write(instant, timeline)
-        if self.follows(previous, instant, is_there):
+        if self.follows(previous, instant, write_exists):
             return True
         if previous is not None and (previous.completed_at or "") > self.after_completed:
             return False
         is_archived = bool(self.after) and timeline.is_archived(self.after)
-        return is_archived and self.is_of(instant, is_there)
+        return is_archived and self.is_written_by(instant, write_exists)
 
-    def follows(self, before: Instant | None, instant: Instant, is_there: IsThere) -> bool:
-        """Whether this commit wrote the record and `before` is the write that it builds on."""
-        previous = ("", "") if before is None else (before.requested_at, before.completed_at)
-        return previous == (self.after, self.after_completed) and self.is_of(instant, is_there)
+    def follows(
+        self, previous_write: Instant | None, instant: Instant, write_exists: WriteExists
+    ) -> bool:
+        """Whether this commit wrote the record and it builds on `previous_write`."""
+        previous = (
+            ("", "")
+            if previous_write is None
+            else (previous_write.requested_at, previous_write.completed_at)
+        )
+        return previous == (self.after, self.after_completed) and self.is_written_by(
+            instant, write_exists
+        )
 
-    def is_of(self, instant: Instant, is_there: IsThere) -> bool:
+    def is_written_by(self, instant: Instant, write_exists: WriteExists) -> bool:
         """Whether this commit wrote the record and no write that it includes was rolled back."""
-        return self.at == instant.requested_at and all(map(is_there, self.over))
+        return self.at == instant.requested_at and all(map(write_exists, self.over))
 
 
 def _previous_write(instant: Instant, timeline: Timeline) -> Instant | None:

@@ -22,7 +22,6 @@ _MAX_INT = 0x7FFFFFFF
 _MURMUR = 0x5BD1E995
 # Number of keys hashed together: few enough to fit into the processor's cache.
 _BATCH_SIZE = 8192
-_XX_PRIMES = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
 
 
 def java_string_hash(text: str) -> int:
@@ -68,22 +67,6 @@ def buckets_of(hash_keys: Sequence[pa.Array], buckets: int) -> npt.NDArray[np.in
     return ((value & np.uint32(_MAX_INT)) % np.uint32(buckets)).astype(np.int32)
 
 
-def murmur2(data: bytes, seed: int) -> int:
-    """Return the 32-bit Murmur2 hash of the format, which treats trailing bytes as signed."""
-    value = (seed ^ len(data)) & _MASK
-    whole = len(data) // 4 * 4
-    for at in range(0, whole, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * _MURMUR & _MASK
-        word = (word ^ word >> 24) * _MURMUR & _MASK
-        value = (value * _MURMUR & _MASK) ^ word
-    if whole < len(data):
-        for byte, shift in zip(reversed(data[whole:]), (0, 8, 16), strict=False):
-            value ^= ((byte - 256 if byte > 127 else byte) << shift) & _MASK
-        value = value * _MURMUR & _MASK
-    value = (value ^ value >> 13) * _MURMUR & _MASK
-    return _signed(value ^ value >> 15)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class MurmurKeys:
     """Keys of equal length, preprocessed so that hashing them with several seeds is cheap."""
@@ -94,7 +77,10 @@ class MurmurKeys:
     tail: npt.NDArray[np.uint32] | None
 
     def hash(self, seed: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-        """Return `murmur2` of every key, each with its own seed."""
+        """Return the 32-bit Murmur2 hash of every key, each with its own seed.
+
+        Like the format, it treats trailing bytes as signed.
+        """
         m = np.uint32(_MURMUR)
         value = seed ^ np.uint32(self.length)
         for word in self.words:
@@ -120,40 +106,8 @@ def murmur_keys(keys: pa.Array) -> Iterator[MurmurKeys]:
             yield _prepare(keys.take(pa.array(index)), index)
 
 
-def xxhash32(data: bytes, seed: int = 0) -> int:
-    """Return the 32-bit xxHash as a signed integer."""
-    a, b, c, d, e = _XX_PRIMES
-    at, end = 0, len(data)
-    if end >= 16:
-        lanes = [seed + a + b, seed + b, seed, seed - a]
-        while at <= end - 16:
-            for i in range(4):
-                word = int.from_bytes(data[at : at + 4], "little")
-                lanes[i] = _rotate(lanes[i] + word * b & _MASK, 13) * a & _MASK
-                at += 4
-        value = sum(_rotate(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True))
-    else:
-        value = seed + e
-    value += end
-    while at <= end - 4:
-        word = int.from_bytes(data[at : at + 4], "little")
-        value = _rotate(value + word * c & _MASK, 17) * d & _MASK
-        at += 4
-    for byte in data[at:]:
-        value = _rotate(value + byte * e & _MASK, 11) * a & _MASK
-    value &= _MASK
-    value = (value ^ value >> 15) * b & _MASK
-    value = (value ^ value >> 13) * c & _MASK
-    return _signed(value ^ value >> 16)
-
-
 def _signed(value: int) -> int:
     return value - (1 << 32) if value > _MAX_INT else value
-
-
-def _rotate(value: int, by: int) -> int:
-    value &= _MASK
-    return (value << by | value >> 32 - by) & _MASK
 
 
 def _bytes_and_bounds(binary: pa.Array) -> tuple[Bytes, npt.NDArray[np.int64]]:

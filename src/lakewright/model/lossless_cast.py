@@ -67,9 +67,9 @@ def _leaf_arrays(array: pa.Array, kind: pa.DataType, path: str) -> Iterator[_Lea
                 yield from _leaf_arrays(inner, field.type, f"{path}.{field.name}")
     elif pa.types.is_map(kind) and pa.types.is_map(array.type):
         # The children of a sliced array are not sliced: copy it.
-        whole = array.take(pa.array(np.arange(len(array))))
-        yield from _leaf_arrays(whole.keys, kind.key_type, path)
-        yield from _leaf_arrays(whole.items, kind.item_type, path)
+        flat_copy = array.take(pa.array(np.arange(len(array))))
+        yield from _leaf_arrays(flat_copy.keys, kind.key_type, path)
+        yield from _leaf_arrays(flat_copy.items, kind.item_type, path)
     elif pa.types.is_list(kind) and not pa.types.is_map(array.type):
         if pa.types.is_nested(array.type):
             yield from _leaf_arrays(array.flatten(), kind.value_type, path)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakewright.errors import CorruptError
-from lakewright.model.schema import OPERATION, RECORD_KEY
+from lakewright.model.schema import IS_DELETED, OPERATION, RECORD_KEY
 
 Indexes = np.ndarray[tuple[int], np.dtype[np.int64]]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -194,8 +194,8 @@ def rows_marked_deleted(rows: pa.Table, rule: MergeRule) -> Flags:
     """Return which rows of data blocks are marked as deleted by one of their columns."""
     deleted = np.zeros(len(rows), bool)
     names = set(rows.column_names)
-    if "_hoodie_is_deleted" in names and pa.types.is_boolean(rows["_hoodie_is_deleted"].type):
-        deleted |= np.asarray(pc.fill_null(rows["_hoodie_is_deleted"], False))
+    if IS_DELETED in names and pa.types.is_boolean(rows[IS_DELETED].type):
+        deleted |= np.asarray(pc.fill_null(rows[IS_DELETED], False))
     if OPERATION in names:
         is_delete = pc.is_in(rows[OPERATION], value_set=pa.array(["D", "-U"]))
         deleted |= np.asarray(is_delete)
@@ -320,17 +320,22 @@ def merge_with_base(
     batches: Iterable[pa.RecordBatch],
     outcome: MergedLogRecords,
     rule: MergeRule,
-    tally: MergeCounts | None = None,
-    seen: RowChangeCallback | None = None,
+    counts: MergeCounts | None = None,
+    on_change: RowChangeCallback | None = None,
 ) -> Iterator[pa.Table]:
     """Yield the merged rows of a slice: unchanged and updated base rows, then inserted rows.
 
     `batches` are the rows of the base file in the schema of `outcome.rows`; only about as many of
-    them as the outcome has keys, at least one batch, are in memory at a time. `seen` is called with
-    all rows that change.
+    them as the outcome has keys, at least one batch, are in memory at a time. `on_change` is called
+    with all rows that change.
     """
     return _merged(
-        batches, outcome, rule, include_base=True, counts=tally or MergeCounts(), on_change=seen
+        batches,
+        outcome,
+        rule,
+        include_base=True,
+        counts=counts or MergeCounts(),
+        on_change=on_change,
     )
 
 

@@ -350,8 +350,8 @@ def _time_kind(text: str) -> TimeKind:
     try:
         return TimeKind(text)
     except ValueError as error:
-        known = [str(kind) for kind in TimeKind]
-        raise InvalidError("unknown type of timestamps", type=text, known=known) from error
+        kinds = [str(kind) for kind in TimeKind]
+        raise InvalidError("unknown type of timestamps", type=text, known=kinds) from error
 
 
 def _split_by(separator: str, text: str) -> list[str]:

@@ -93,7 +93,7 @@ class PathTime:
         """
         return self.format.count("/") + 1
 
-    def of(self, partition: str, *, hive_style: bool) -> datetime | None:
+    def parse(self, partition: str, *, hive_style: bool) -> datetime | None:
         """Return the start of a partition's day or hour; None for the default partition.
 
         Raises:

@@ -33,13 +33,15 @@ _TRAILING_ZEROS = r"(\.\d+?)0+$"
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """The key fields of a table; `named` keys are `field:value,field:value`, others the value.
+    """The key fields of a table.
+
+    With `names_fields`, keys are `field:value,field:value`, otherwise the value.
 
     `timestamps_as_text` formats timestamps as date and time, not as numbers.
     """
 
     fields: tuple[str, ...]
-    named: bool = False
+    names_fields: bool = False
     timestamps_as_text: bool = False
 
 
@@ -47,20 +49,20 @@ def key_rule(
     generator: str,
     fields: Sequence[str],
     *,
-    named_single: bool = True,
+    names_single_field: bool = True,
     timestamps_as_text: bool = False,
 ) -> KeyRule:
     """Return the rule of a key generator, given its type as in the table properties.
 
-    `named_single` says whether the COMPLEX generator names a single field too: always in table
-    version 9; in version 8 unless its writers are configured otherwise.
+    `names_single_field` says whether the COMPLEX generator names a single field too: always in
+    table version 9; in version 8 unless its writers are configured otherwise.
     """
     kind = generator.upper().removesuffix("_AVRO") or ("COMPLEX" if len(fields) > 1 else "SIMPLE")
     several = len(fields) > 1
     if not fields:
         raise UnsupportedError("the table has no key fields: its keys are generated")
     if kind == "COMPLEX":
-        return KeyRule(tuple(fields), several or named_single, timestamps_as_text)
+        return KeyRule(tuple(fields), several or names_single_field, timestamps_as_text)
     if kind in _ANY_GENERATORS or (kind in _PLAIN_GENERATORS and not several):
         return KeyRule(tuple(fields), several, timestamps_as_text)
     if kind in _PLAIN_GENERATORS:
@@ -82,7 +84,7 @@ def record_keys(rows: pa.Table, rule: KeyRule, *, strict: bool = False) -> pa.Ar
     keyless = ~np.any(has_value, axis=0)
     if keyless.any():
         raise InvalidError("rows have no record key", fields=rule.fields, rows=int(keyless.sum()))
-    if not rule.named:
+    if not rule.names_fields:
         return texts[0]
     if strict:
         _refuse_ambiguous(rule.fields, texts)
@@ -199,10 +201,10 @@ def bucket_ids(
     values = pc.extract_regex(keys, f"^(?s:{','.join(groups)})$")
     simple = composed & np.asarray(values.is_valid())
     if simple.any() and len(rule.fields) > 1:
-        wanted = [i for i, n in enumerate(rule.fields) if not hash_fields or n in hash_fields]
+        positions = [i for i, n in enumerate(rule.fields) if not hash_fields or n in hash_fields]
         columns = values.filter(pa.array(simple)).flatten()
-        if wanted:
-            ids[simple] = buckets_of([_stored_values(columns[i]) for i in wanted], buckets)
+        if positions:
+            ids[simple] = buckets_of([_stored_values(columns[i]) for i in positions], buckets)
             unparsed &= ~simple
     for row in np.flatnonzero(unparsed):
         ids[row] = bucket_of(hash_keys(keys[int(row)].as_py(), hash_fields), buckets)

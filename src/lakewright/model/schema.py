@@ -16,6 +16,8 @@ RECORD_KEY = "_hoodie_record_key"
 PARTITION_PATH = "_hoodie_partition_path"
 FILE_NAME = "_hoodie_file_name"
 OPERATION = "_hoodie_operation"  # only in tables of changelog writers
+# A boolean column of incoming rows: a row with true in it is a delete.
+IS_DELETED = "_hoodie_is_deleted"
 META_COLUMNS = (COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME)
 
 META_FIELDS = tuple(pa.field(name, pa.string()) for name in META_COLUMNS)

@@ -15,6 +15,8 @@ from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 Choice = TypeVar("Choice", bound=StrEnum)
 
 MERGE_PROPERTY = "hoodie.record.merge.property."
+# The folder of the timeline, the properties and everything else that is no data.
+META_FOLDER = ".hoodie"
 VERSIONS = (8, 9)
 
 # Payload classes of older writers that are equivalent to a merge mode.
@@ -105,7 +107,7 @@ class TableConfig:
     @property
     def timeline_folder(self) -> str:
         """The folder of the active timeline, relative to the base path of the table."""
-        return ".hoodie/" + self.properties.get("hoodie.timeline.path", "timeline")
+        return f"{META_FOLDER}/{self.properties.get('hoodie.timeline.path', 'timeline')}"
 
     @property
     def history_folder(self) -> str:
@@ -394,8 +396,8 @@ def generator_type(text: str) -> str:
         return type_name
     class_name = text.strip().removeprefix(_GENERATOR_PACKAGE)
     if class_name not in _GENERATOR_CLASSES:
-        known = sorted(set(_GENERATOR_CLASSES.values()))
-        raise UnsupportedError("this key generator is not known", generator=text, known=known)
+        types = sorted(set(_GENERATOR_CLASSES.values()))
+        raise UnsupportedError("this key generator is not known", generator=text, known=types)
     return _GENERATOR_CLASSES[class_name]
 
 

@@ -30,7 +30,7 @@ class Timeline:
     bare: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
-    def of(cls, instants: Iterable[Instant]) -> Timeline:
+    def from_instants(cls, instants: Iterable[Instant]) -> Timeline:
         """Return the timeline of instants in any order, each action in any number of states."""
         listed = list(instants)
         plans = {i.requested_at: i.action for i in listed if i.action.is_rewrite}

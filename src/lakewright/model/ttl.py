@@ -151,15 +151,15 @@ def _split_at_any_levels(spec: str) -> list[str]:
     return parts
 
 
-def parse_policy(given: Mapping[str, Any] | str) -> TtlPolicy:
+def parse_policy(policy: Mapping[str, Any] | str) -> TtlPolicy:
     """Return a policy, given its four fields as a mapping or as JSON; the level is optional.
 
     Raises:
         InvalidError: it is not a valid policy; the error names the wrong field.
     """
-    fields = _parse_json(given) if isinstance(given, str) else given
+    fields = _parse_json(policy) if isinstance(policy, str) else policy
     if not isinstance(fields, Mapping):
-        raise InvalidError("a policy is a JSON object", policy=given, fields=list(_FIELDS))
+        raise InvalidError("a policy is a JSON object", policy=policy, fields=list(_FIELDS))
     unknown = [str(name) for name in fields if name not in _FIELDS]
     missing = [name for name in _FIELDS if fields.get(name) is None and name != "level"]
     if unknown or missing:
@@ -200,21 +200,21 @@ def format_policies(policies: tuple[TtlPolicy, ...]) -> str:
     return json.dumps([policy.document() for policy in policies], separators=(",", ":"))
 
 
-def parse_spec(given: object) -> str:
+def parse_spec(value: object) -> str:
     """Return a spec without leading and trailing slashes.
 
     Raises:
         InvalidError: it cannot match a partition of any table.
     """
-    if not isinstance(given, str) or not given.strip().strip("/"):
-        raise InvalidError("a policy needs a spec: * for every partition, or a path", spec=given)
-    spec = given.strip().strip("/")
+    if not isinstance(value, str) or not value.strip().strip("/"):
+        raise InvalidError("a policy needs a spec: * for every partition, or a path", spec=value)
+    spec = value.strip().strip("/")
     levels = spec.split("/")
     if any(level in ("", ".", "..") for level in levels):
-        raise InvalidError("no partition has a level of this name", spec=given)
+        raise InvalidError("no partition has a level of this name", spec=value)
     if any("**" in level and level != "**" for level in levels):
         raise InvalidError(
-            "** stands for whole levels: put slashes around it, or use *", spec=given
+            "** stands for whole levels: put slashes around it, or use *", spec=value
         )
     return spec
 
@@ -242,24 +242,24 @@ def _parse_json(text: str) -> Any:
         raise InvalidError("this is no JSON", text=text[:200], reason=str(error)) from error
 
 
-def _parse_enum(kind: type[Choice], field: str, given: object) -> Choice:
-    name = str(given).strip().upper()
+def _parse_enum(kind: type[Choice], field: str, value: object) -> Choice:
+    name = str(value).strip().upper()
     if name not in list(kind):
         raise InvalidError(
             f"a policy has no such {field}",
-            **{field: given, "known": [choice.value for choice in kind]},
+            **{field: value, "known": [choice.value for choice in kind]},
         )
     return kind(name)
 
 
-def _parse_count(given: object) -> int:
+def _parse_count(value: object) -> int:
     """Parse an integer above 0; it may be text, as arguments of procedures are."""
-    number = None if isinstance(given, bool) else given
+    number = None if isinstance(value, bool) else value
     if isinstance(number, str):
         text = number.strip()
         number = int(text) if text.isascii() and text.isdecimal() else None
     if not isinstance(number, int) or not 0 < number <= _MAX_VALUE:
-        raise InvalidError("the value of a policy is a whole number above 0", value=given)
+        raise InvalidError("the value of a policy is a whole number above 0", value=value)
     return number
 
 
@@ -478,11 +478,11 @@ def ttl_settings(properties: Mapping[str, str], options: Mapping[str, str]) -> T
 
     If a table has TTL switched off, its properties with Hudi's own keys are ignored.
     """
-    stored, given = canonical_keys(properties), canonical_keys(options)
+    stored, overrides = canonical_keys(properties), canonical_keys(options)
     stored_settings = settings_from(TtlSettings, stored)
     if stored_settings.enabled is False:
         stored = {key: value for key, value in stored.items() if not key.startswith(HUDI_PREFIX)}
-    return settings_from(TtlSettings, {**stored, **given})
+    return settings_from(TtlSettings, {**stored, **overrides})
 
 
 def canonical_keys(options: Mapping[str, str]) -> dict[str, str]:
@@ -515,12 +515,12 @@ def validated_settings(
         InvalidError: a key does not exist, a value is wrong, the table is not partitioned, or a
             policy deletes rows of a table without keys.
     """
-    given = canonical_keys(options)
-    for key in given:
+    canonical = canonical_keys(options)
+    for key in canonical:
         if key not in TTL_KEYS:
             raise InvalidError("there is no such option", option=key, known=sorted(TTL_KEYS))
-    settings = settings_from(TtlSettings, given)
-    if given and not partitioned and (settings.enabled or settings.policies):
+    settings = settings_from(TtlSettings, canonical)
+    if canonical and not partitioned and (settings.enabled or settings.policies):
         refuse_unpartitioned()
     if not keyed and any(policy.level is TtlLevel.RECORD for policy in settings.policies):
         refuse_keyless()
@@ -531,7 +531,7 @@ def validated_settings(
         CONFLICT_RULE: settings.conflict_rule.value,
         POLICIES: format_policies(settings.policies),
     }
-    return {key: normalized.get(key, value.strip()) for key, value in given.items()}
+    return {key: normalized.get(key, value.strip()) for key, value in canonical.items()}
 
 
 def with_settings(properties: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:

@@ -68,8 +68,8 @@ def _parse_condition(text: str) -> exp.Expression:
         raise InvalidError(_NOT_A_CONDITION, filter=text) from error
     where = tree.args.get("where")
     allowed = {"expressions", "where", "kind", "hint", "distinct", "limit", "operation_modifiers"}
-    others = [name for name, value in tree.args.items() if value and name not in allowed]
-    if not isinstance(tree, exp.Select) or where is None or others or tree.args.get("limit"):
+    unsupported = [name for name, value in tree.args.items() if value and name not in allowed]
+    if not isinstance(tree, exp.Select) or where is None or unsupported or tree.args.get("limit"):
         raise InvalidError(_NOT_A_CONDITION, filter=text)
     condition: exp.Expression = where.this
     return condition
@@ -126,7 +126,7 @@ def _compare(field: pa.Field, symbol: str, value: Any) -> Any:
 
 def _require_column(node: exp.Column, schema: pa.Schema) -> None:
     name = node.name
-    matches = [known for known in schema.names if known.casefold() == name.casefold()]
+    matches = [column for column in schema.names if column.casefold() == name.casefold()]
     if not matches and not node.table:
         near = get_close_matches(name, schema.names, n=1)
         hint = {"did_you_mean": near[0]} if near else {"columns": list(schema.names)}

@@ -184,8 +184,8 @@ _RANGE_OPTIONS = (
 
 def stream_settings(options: Mapping[str, str]) -> StreamSettings:
     """Check the options of a stream, and return its settings."""
-    given = _stream_options(options)
-    range_option = next((key for key in _RANGE_OPTIONS if key in given), None)
+    stream_options = _stream_options(options)
+    range_option = next((key for key in _RANGE_OPTIONS if key in stream_options), None)
     if range_option is not None:
         raise InvalidError(
             "a stream goes on from where it begins: give its start",
@@ -193,7 +193,7 @@ def stream_settings(options: Mapping[str, str]) -> StreamSettings:
             instead=START,
         )
     ignored_stream_options(options)
-    settings = settings_from(StreamSettings, given)
+    settings = settings_from(StreamSettings, stream_options)
     if settings.table_version is not None and settings.table_version < 8:
         raise UnsupportedError(
             "streams by requested time are not read: a write that completes late is lost in them; "
@@ -216,6 +216,6 @@ def ignored_stream_options(options: Mapping[str, str]) -> list[str]:
 
 def _stream_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options of the stream, without the table's path and the storage options."""
-    given = {key.lower(): value for key, value in other_options(options).items()}
-    given.pop("path", None)
-    return given
+    lower_options = {key.lower(): value for key, value in other_options(options).items()}
+    lower_options.pop("path", None)
+    return lower_options

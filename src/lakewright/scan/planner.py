@@ -56,8 +56,8 @@ class QueryContext:
 
     `until` is None if the range is open, and includes everything that has completed; a limit ends a
     range early. `checkpoint` is the begin if there is nothing new, None if there is nothing at all.
-    `whole` is false if writes of the range were skipped on request. `moved` are services that were
-    skipped: rows of the range may be in the files that they wrote.
+    `is_complete` is false if writes of the range were skipped on request. `moved` are services that
+    were skipped: rows of the range may be in the files that they wrote.
     """
 
     snapshot: Snapshot
@@ -66,7 +66,7 @@ class QueryContext:
     instants: tuple[Instant, ...]
     until: str | None
     checkpoint: str | None
-    whole: bool = True
+    is_complete: bool = True
     moved: tuple[Instant, ...] = ()
 
     @property
@@ -82,7 +82,7 @@ class QueryContext:
     @property
     def is_snapshot(self) -> bool:
         """Whether the result is a snapshot query of the table."""
-        return self.from_beginning and self.until is None and self.whole
+        return self.from_beginning and self.until is None and self.is_complete
 
     @property
     def active(self) -> tuple[Instant, ...]:
@@ -162,7 +162,7 @@ class IncrementalQueryAnalyzer:
             selected,
             until,
             checkpoint,
-            whole=not skipped_writes,
+            is_complete=not skipped_writes,
             moved=tuple(i for i in instants if i.requested_at in skipped_services),
         )
 
@@ -338,7 +338,7 @@ def plan_range(
         return _plan(snapshot.config, schema, slices, columns, context.commit_times)
     if context.from_beginning:
         slices = [group.latest_merged_slice() for group in snapshot.groups(view, range_files.files)]
-        commits = None if context.whole else context.commit_times
+        commits = None if context.is_complete else context.commit_times
         return _plan(snapshot.config, schema, slices, columns, commits)
     return _plan(snapshot.config, schema, range_files.slices, columns, context.commit_times)
 
@@ -410,11 +410,13 @@ class _IncrementalFiles:
         ]
         if not any(item.logs for item in slices):
             return slices
-        whole_slices = {
+        full_slices = {
             g.key: g.latest_merged_slice() for g in self._snapshot.groups(self.view, self.files)
         }
         return [
-            replace(item, whole=whole_slices[item.partition, item.file_id]) if item.logs else item
+            replace(item, full_slice=full_slices[item.partition, item.file_id])
+            if item.logs
+            else item
             for item in slices
         ]
 

@@ -30,12 +30,12 @@ _EARLIEST = frozenset({"earliest", "000", "0"})
 def read_settings(options: Mapping[str, str]) -> ReadSettings:
     """Check the options of a query; warn about Hudi options that have no effect here."""
     # Spark ignores the case of option names, and passes the table's path as an option.
-    given = {key.lower(): value for key, value in other_options(options).items()}
-    given.pop("path", None)
+    lower_options = {key.lower(): value for key, value in other_options(options).items()}
+    lower_options.pop("path", None)
     elsewhere = storage_option_names()
-    for key in ignored_options(given, READ_KEYS, REFUSED_READ_OPTIONS, elsewhere=elsewhere):
+    for key in ignored_options(lower_options, READ_KEYS, REFUSED_READ_OPTIONS, elsewhere=elsewhere):
         warnings.warn(f"option {key} has no effect on reading", stacklevel=4)
-    settings = settings_from(ReadSettings, given)
+    settings = settings_from(ReadSettings, lower_options)
     if settings.as_of is not None and settings.query_type == "incremental":
         raise InvalidError(
             "an incremental query has a range, not a point in time: give the end of the range",

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.model.file_group import BaseFile, FileSlice, LogFile
 from lakewright.model.merge import MergeRule
-from lakewright.model.schema import COMMIT_TIME, OPERATION, RECORD_KEY, select_fields
+from lakewright.model.schema import COMMIT_TIME, IS_DELETED, OPERATION, RECORD_KEY, select_fields
 from lakewright.model.table_config import MergeMode, TableConfig
 from lakewright.utils.bin_packing import pack_by_size
 
@@ -174,9 +174,8 @@ _TASK_BYTES = 64 << 20
 # Small scans are spread over a few cores, if each part is worth a task.
 _SPREAD_TASKS = 8
 _SPREAD_BYTES = 8 << 20
-_IS_DELETED = "_hoodie_is_deleted"
 # A mask reads the log files twice: that pays off if they are small compared with the base file.
-_LEAST_KEPT = 4
+_MIN_BASE_TO_LOG_RATIO = 4
 _LEAST_MASKED_BYTES = 128 << 20
 # The mask is broadcast: it must fit into memory, and be computed before Spark's broadcast timeout.
 _MOST_MASKED_BYTES = 64 << 20
@@ -210,7 +209,7 @@ class ScanPlan:
     @property
     def merge_schema(self) -> pa.Schema:
         """The result's columns, and those that merging needs."""
-        needed = [RECORD_KEY, *self.rule.ordering, _IS_DELETED]
+        needed = [RECORD_KEY, *self.rule.ordering, IS_DELETED]
         if self.rule.delete_marker is not None:
             needed.append(self.rule.delete_marker[0])
         if self.commits is not None:
@@ -266,11 +265,11 @@ class ScanPlan:
         )
         selected, log_room, base_room = [], _MOST_MASKED_BYTES, _MOST_MASKED_BASE_BYTES
         for item in sorted(with_logs, key=lambda s: s.log_size):
-            if item.base is None or item.whole is not None:
+            if item.base is None or item.full_slice is not None:
                 continue
             # With non-blocking concurrency, file groups of several partitions have the same id.
             unique = name_counts[item.base.name] == 1
-            few_changes = item.log_size * _LEAST_KEPT <= item.base.size
+            few_changes = item.log_size * _MIN_BASE_TO_LOG_RATIO <= item.base.size
             if unique and few_changes and item.log_size <= log_room and item.base.size <= base_room:
                 selected.append(item)
                 log_room -= item.log_size
@@ -392,13 +391,13 @@ def slice_value(item: FileSlice) -> list[object]:
     """Return a file slice as a JSON value."""
     base = item.base and [item.base.token, item.base.instant, item.base.extension, item.base.size]
     logs = [[log.instant, log.version, log.token, log.size] for log in item.logs]
-    whole = item.whole and slice_value(item.whole)
-    return [item.partition, item.file_id, item.base_instant, base, logs, whole]
+    full_slice = item.full_slice and slice_value(item.full_slice)
+    return [item.partition, item.file_id, item.base_instant, base, logs, full_slice]
 
 
 def slice_of(value: list[object]) -> FileSlice:
     """Return the file slice that `slice_value` encoded."""
-    partition, file_id, base_instant, base, logs, whole = value
+    partition, file_id, base_instant, base, logs, full_slice = value
     return FileSlice(
         str(partition),
         str(file_id),
@@ -408,5 +407,5 @@ def slice_of(value: list[object]) -> FileSlice:
             LogFile(str(file_id), instant, version, token, size=size)
             for instant, version, token, size in (logs if isinstance(logs, list) else [])
         ),
-        slice_of(whole) if isinstance(whole, list) else None,
+        slice_of(full_slice) if isinstance(full_slice, list) else None,
     )

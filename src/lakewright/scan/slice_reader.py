@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakewright.errors import CorruptError, found_in
+from lakewright.errors import CorruptError, errors_in_file
 from lakewright.format.data_block import data_block_rows
 from lakewright.format.delete_block import parse_delete_block
 from lakewright.format.log_block import BlockKind, LogBlock, parse_blocks
@@ -92,9 +92,9 @@ def _read_slice(storage: Storage, item: FileSlice, plan: ScanPlan) -> Iterator[p
         yield from base_rows(storage, item, schema)
         return
     blocks = read_blocks(storage, item)
-    if item.whole is not None and any(block.is_partial for block in blocks):
+    if item.full_slice is not None and any(block.is_partial for block in blocks):
         # Partial updates need the columns that they leave out, however old those are.
-        yield from _read_slice(storage, item.whole, plan)
+        yield from _read_slice(storage, item.full_slice, plan)
         return
     changes = _merge_blocks(blocks, item, plan, schema)
     yield from merge_with_base(_base_batches(storage, item, schema), changes, plan.rule)
@@ -158,9 +158,9 @@ def base_rows(
     with storage.open_input(path) as source:
         try:
             file = pq.ParquetFile(source, page_checksum_verification=True)
-            wanted = set(schema.names)
+            names = set(schema.names)
             stored = file.schema_arrow.names
-            columns = [name for name in stored if name in wanted] or [RECORD_KEY]
+            columns = [name for name in stored if name in names] or [RECORD_KEY]
             for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
                 yield conform(pa.Table.from_batches([batch]), schema, source=path)
         except (pa.ArrowException, OSError) as error:
@@ -188,7 +188,7 @@ def merge_blocks(
     blocks: Sequence[LogBlock], item: FileSlice, schema: pa.Schema, rule: MergeRule
 ) -> MergedLogRecords:
     """Return the winning rows and deletes of blocks, given in merge order."""
-    with found_in(f"log files of {item.path(item.logs[0])}"):
+    with errors_in_file(f"log files of {item.path(item.logs[0])}"):
         changes = [block_changes(block, schema, item.file_id) for block in blocks]
         return merge_logs(changes, schema, rule)
 

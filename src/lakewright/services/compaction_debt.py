@@ -87,9 +87,9 @@ def load_debt(context: PlanningContext) -> CompactionDebt:
 def debt_of(
     slices: Iterable[FileSlice],
     view: TimelineView,
-    held: Mapping[GroupKey, str],
+    locked: Mapping[GroupKey, str],
     reasons: Mapping[str, str] | None,
-    void: Mapping[str, str] | None = None,
+    superseded: Mapping[str, str] | None = None,
 ) -> CompactionDebt:
     """Return the debt of these slices.
 
@@ -103,13 +103,13 @@ def debt_of(
             by_partition.setdefault(item.partition, []).append(item)
     debts = []
     for partition, items in by_partition.items():
-        holders = sorted({h for i in items if (h := held.get((partition, i.file_id)))})
+        holders = sorted({h for i in items if (h := locked.get((partition, i.file_id)))})
         logs = [log for item in items for log in item.logs]
         if holders:
             reason = f"held by {', '.join(holders)}"
         else:
             default = _NEVER_PLANNED if reasons is None else reasons.get(partition, _WRITTEN_SINCE)
-            reason = (void or {}).get(partition, default)
+            reason = (superseded or {}).get(partition, default)
         oldest = min(view.completion(log.instant) or log.instant for log in logs)
         size = sum(log.size for log in logs)
         debts.append(PartitionDebt(partition, len(logs), size, oldest, reason))

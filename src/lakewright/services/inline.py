@@ -116,7 +116,7 @@ class InlineSettings:
 INLINE_KEYS = option_keys(InlineSettings)
 
 
-def run_inline(runner: ServiceRunner, after: Snapshot) -> tuple[Commit | Skip, ...]:
+def run_inline(runner: ServiceRunner, snapshot: Snapshot) -> tuple[Commit | Skip, ...]:
     """Run the services that follow a write; `snapshot` is the table after the commit.
 
     A plan whose execution fails prevents neither the execution nor the scheduling of others.
@@ -125,11 +125,11 @@ def run_inline(runner: ServiceRunner, after: Snapshot) -> tuple[Commit | Skip, .
     # A compaction by event time has no trigger unless one is set: it would plan after every write.
     runner = replace(runner, options={TRIGGER: CompactionTrigger.NUM_COMMITS, **runner.options})
     results: list[Commit | Skip] = []
-    steps = deque(settings.steps(after.config, ttl=_ttl_is_due(after, runner.options)))
+    steps = deque(settings.steps(snapshot.config, ttl=_ttl_is_due(snapshot, runner.options)))
     while steps:
         name, only_scheduled = steps.popleft()
         attempts = _ServiceAttempts(name)
-        after = _run_step(runner, name, after, attempts, only_scheduled=only_scheduled)
+        snapshot = _run_step(runner, name, snapshot, attempts, only_scheduled=only_scheduled)
         results += attempts.outcomes
         if attempts.errors and settings.is_error(name):
             error = attempts.errors[0]
@@ -226,6 +226,6 @@ def _plan_next(
     if skip is not None:
         return record_outcome(runner.meter, service.name, not_due(skip))
     if not only_scheduled:
-        return runner.run(service.name, prepared=True)
+        return runner.run(service.name, skip_pre_plan=True)
     scheduled = runner.schedule(service.name)
     return scheduled if isinstance(scheduled, Skip) else Skip(f"scheduled as {scheduled}")

@@ -25,7 +25,7 @@ from lakewright.options import at_least, option, option_keys, settings_from
 from lakewright.scan.slice_reader import effective_blocks, merge_blocks, read_blocks
 from lakewright.services.base import ExecutionContext, PlanningContext, TableService
 from lakewright.services.compaction.executor import check_plan_is_current, io_bytes, slice_of
-from lakewright.services.compaction.planner import finish_plan, free_slices, why_nothing
+from lakewright.services.compaction.planner import empty_plan_reason, finish_plan, free_slices
 from lakewright.services.compaction.service import delta_commits, last_compaction
 from lakewright.services.compaction.strategies import candidate
 from lakewright.services.planning import (
@@ -81,7 +81,7 @@ _EXECUTOR = "org.apache.hudi.table.action.compact.LogCompactionExecutionHelper"
 _MIN_LOGS = 2
 
 # Returns which of these file groups have log files with partial updates.
-InParts = Callable[[Sequence[FileSlice]], Collection[GroupKey]]
+FindPartialUpdates = Callable[[Sequence[FileSlice]], Collection[GroupKey]]
 
 
 def check_log_compaction_trigger(
@@ -114,7 +114,7 @@ class LogHistory:
     first_pending: str | None
 
     @classmethod
-    def of(cls, timeline: Timeline) -> LogHistory:
+    def from_timeline(cls, timeline: Timeline) -> LogHistory:
         """Return what a timeline says about log files."""
         pending = (i.requested_at for i in timeline.pending(Action.DELTA_COMMIT))
         return cls(
@@ -152,8 +152,8 @@ def plan_log_compaction(
     settings: LogCompactionSettings,
     history: LogHistory,
     window: IncrementalWindow,
-    held: Mapping[GroupKey, str],
-    in_parts: InParts,
+    locked: Mapping[GroupKey, str],
+    find_partial: FindPartialUpdates,
 ) -> CompactionPlan | Skip:
     """Return the plan for these slices, the newest of their file groups; or why there is none.
 
@@ -164,7 +164,7 @@ def plan_log_compaction(
     skipped = SkippedPartitions()
     selected: list[tuple[FileSlice, FileSlice]] = []
     threshold = settings.blocks_threshold
-    for slice_ in free_slices(slices, held, skipped):
+    for slice_ in free_slices(slices, locked, skipped):
         settled = history.settled(slice_)
         if history.fresh(slice_) < threshold or len(slice_.logs) < _MIN_LOGS:
             skipped.add(slice_.partition, f"fewer than {max(threshold, _MIN_LOGS)} new log files")
@@ -172,7 +172,7 @@ def plan_log_compaction(
             skipped.add(slice_.partition, f"write {history.first_pending} is pending")
         else:
             selected.append((slice_, settled))
-    with_partial_updates = in_parts([settled for _, settled in selected])
+    with_partial_updates = find_partial([settled for _, settled in selected])
     operations: list[CompactionOperation] = []
     for slice_, settled in selected:
         if (slice_.partition, slice_.file_id) in with_partial_updates:
@@ -183,7 +183,7 @@ def plan_log_compaction(
             skipped.add(slice_.partition, f"write {history.first_pending} is pending")
     plan = finish_plan(operations, skipped, window)
     if plan is None:
-        return Skip(why_nothing("compact in log files", skipped))
+        return Skip(empty_plan_reason("compact in log files", skipped))
     return replace(plan, strategy=CompactionStrategy(class_name=_EXECUTOR), preserve_metadata=True)
 
 
@@ -212,7 +212,7 @@ def _rewrite_logs(task: WriteTask, operation: CompactionOperation, groups: FileG
     if any(block.is_partial for block in blocks):
         return
     effective = effective_blocks(blocks)
-    merged = merge_blocks(effective, item, task.stored_schema, task.rule)
+    merged = merge_blocks(effective, item, task.stored_schema, task.merge_rule)
     has_row = ~merged.deleted
     instants = {block.instant for block in blocks}
     for block in blocks:
@@ -248,10 +248,10 @@ class LogCompaction(TableService[CompactionPlan, CommitMetadata]):
         return plan_log_compaction(
             planning_input.slices,
             settings=settings,
-            history=LogHistory.of(context.snapshot.timeline),
+            history=LogHistory.from_timeline(context.snapshot.timeline),
             window=window,
-            held=planning_input.held,
-            in_parts=partial(groups_in_parts, context.snapshot.storage),
+            locked=planning_input.locked,
+            find_partial=partial(groups_in_parts, context.snapshot.storage),
         )
 
     def execute(self, context: ExecutionContext, plan: CompactionPlan) -> CommitMetadata:

@@ -38,25 +38,25 @@ def record_failures(
 
 
 def record_outcome(
-    meter: MetricsRecorder, service: str, done: Commit | Skip, took_ms: int = 0
+    meter: MetricsRecorder, service: str, outcome: Commit | Skip, took_ms: int = 0
 ) -> Commit | Skip:
     """Record what a service did, or why it did nothing; returns `outcome` unchanged."""
-    if isinstance(done, Skip):
-        meter.count("service.skipped", service=service, reason=done.kind or _NOTHING_TO_DO)
+    if isinstance(outcome, Skip):
+        meter.count("service.skipped", service=service, reason=outcome.kind or _NOTHING_TO_DO)
     elif service == "archive":
-        meter.gauge([("archive.duration", took_ms), ("archive.numInstantsArchived", done.files)])
+        meter.gauge([("archive.duration", took_ms), ("archive.numInstantsArchived", outcome.files)])
         meter.count("archive.completed.counter")
-    elif service == "ttl" and done.operation == DELETE_PARTITION:
-        meter.count("ttl.numPartitionsExpired", len(done.partitions))
-    return done
+    elif service == "ttl" and outcome.operation == DELETE_PARTITION:
+        meter.count("ttl.numPartitionsExpired", len(outcome.partitions))
+    return outcome
 
 
-def record_debt(meter: MetricsRecorder, look: Callable[[], PlanningContext]) -> None:
+def record_debt(meter: MetricsRecorder, load_context: Callable[[], PlanningContext]) -> None:
     """Record how many log files are uncompacted, if enabled; nothing if that cannot be loaded."""
     if not meter.is_on or not meter.settings.debt:
         return
     with suppress(LakewrightError):
-        debt = load_debt(look())
+        debt = load_debt(load_context())
         meter.gauge([("debt.logFiles", debt.log_files), ("debt.logBytes", debt.log_bytes)])
 
 

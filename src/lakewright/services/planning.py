@@ -159,20 +159,22 @@ class IncrementalWindow:
 
     partitions: tuple[str, ...] | None
     reason: str = ""
-    is_recorded: bool = True
+    records_missing: bool = True
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing can have become due, so that there is nothing to list."""
         return self.partitions == ()
 
-    def missing(self, looked_at: Iterable[str], done: Iterable[str]) -> tuple[str, ...] | None:
+    def missing(
+        self, considered: Iterable[str], scheduled: Iterable[str]
+    ) -> tuple[str, ...] | None:
         """Return the partitions that the plan records as missing; None if it records none.
 
         `considered` are the partitions of the window, or of the whole table; `scheduled` those that
         are scheduled completely.
         """
-        return tuple(sorted(set(looked_at) - set(done))) if self.is_recorded else None
+        return tuple(sorted(set(considered) - set(scheduled))) if self.records_missing else None
 
 
 def find_window(
@@ -180,20 +182,20 @@ def find_window(
     action: Action,
     *,
     enabled: bool = True,
-    aware: bool = True,
-    service: str | None = None,
+    partition_aware: bool = True,
 ) -> IncrementalWindow:
     """Return the window of a plan of `action`: all partitions if the last plan does not bound it.
 
-    `partition_aware` is whether the strategy can select from some of the partitions. `service` is
-    the name of a service that shares its action with another one: each has its own last plan.
+    `partition_aware` is whether the strategy can select from some of the partitions.
     """
     if not enabled:
-        return IncrementalWindow(None, "incremental planning is switched off", is_recorded=False)
-    if not aware:
+        return IncrementalWindow(
+            None, "incremental planning is switched off", records_missing=False
+        )
+    if not partition_aware:
         return IncrementalWindow(None, "the strategy needs all partitions")
     snapshot = context.snapshot
-    last, plan = last_service(snapshot, action, service or action)
+    last, plan = last_service(snapshot, action, action)
     if last is None:
         return IncrementalWindow(None, f"no {action} has completed on the active timeline")
     if plan is None:
@@ -208,7 +210,7 @@ def find_window(
 # File slices to plan with, and the file groups that pending plans lock
 
 
-KeepPartitions = Callable[[Sequence[str]], Sequence[str]]
+SelectPartitions = Callable[[Sequence[str]], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,21 +218,21 @@ class PlanningInput:
     """The newest slice of each file group, and the locked groups with the plan that locks each."""
 
     slices: list[FileSlice]
-    held: dict[GroupKey, str]
+    locked: dict[GroupKey, str]
 
 
 def load_planning_input(
-    context: PlanningContext, window: IncrementalWindow, keep: KeepPartitions
+    context: PlanningContext, window: IncrementalWindow, select: SelectPartitions
 ) -> PlanningInput:
     """List the partitions of a window that `select` returns, and load their newest slices.
 
     Only these are listed, unless the window is the whole table.
     """
     if window.partitions is not None:
-        files = context.snapshot.files(keep(window.partitions))
+        files = context.snapshot.files(select(window.partitions))
     else:
         listed = context.snapshot.files()
-        files = {path: listed[path] for path in keep(list(listed))}
+        files = {path: listed[path] for path in select(list(listed))}
     return PlanningInput(latest_slices(context, files), locked_file_groups(context))
 
 
@@ -253,7 +255,7 @@ class CancellablePlans:
     executing: frozenset[Instant]
 
     @classmethod
-    def of(
+    def from_plans(
         cls, context: PlanningContext, plans: Iterable[tuple[Instant, Plan]]
     ) -> CancellablePlans:
         """Return the cancellable ones among some plans; lists heartbeats only if there are any."""
@@ -280,7 +282,7 @@ def locked_file_groups(context: PlanningContext) -> dict[GroupKey, str]:
     locked = _locked_groups(context.snapshot, plans)
     if plan_settings(context.snapshot.config, context.options).cancellable:
         return locked
-    cancellable = CancellablePlans.of(context, plans)
+    cancellable = CancellablePlans.from_plans(context, plans)
     supersedable = {
         _label(instant) for instant in cancellable.plans if instant not in cancellable.executing
     }
@@ -298,7 +300,7 @@ def plans_to_supersede(context: PlanningContext, plan: Plan) -> tuple[Instant, .
     Skip if one of them is being executed, or if the plan itself is cancellable. That happens if the
     planner, which may be a user's, has not left out the locked file groups.
     """
-    cancellable = CancellablePlans.of(context, context.snapshot.pending_plans())
+    cancellable = CancellablePlans.from_plans(context, context.snapshot.pending_plans())
     overlapping = cancellable.with_groups_of(plan)
     executable = [
         i

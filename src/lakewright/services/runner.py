@@ -44,7 +44,7 @@ from typing import Any
 
 from lakewright.clock import Clock, zone_of
 from lakewright.engine.base import Engine, LazyEngine
-from lakewright.errors import ConflictError, InvalidError, LakewrightError, found_in
+from lakewright.errors import ConflictError, InvalidError, LakewrightError, errors_in_file
 from lakewright.metrics.meter import MetricsRecorder
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CleanMetadata, CommitMetadata
 from lakewright.model.instant import REWRITES, Action, Instant, InstantTime, State
@@ -119,7 +119,7 @@ def read_plan_bytes(snapshot: Snapshot, instant: Instant) -> bytes | None:
 
 def parse_plan(instant: Instant, data: bytes) -> tuple[AnyTableService, Instant, Any]:
     """Parse a stored plan; returns the service that executes it, its instant and the plan."""
-    with found_in(instant.file_name):
+    with errors_in_file(instant.file_name):
         plan = plan_codec(instant.action).parse(data)
     return service_of_plan(instant.action, plan.extra), instant, plan
 
@@ -265,10 +265,10 @@ class ServiceRunner:
                 warnings.warn(f"{service.name} after {name} failed: {error}", stacklevel=2)
                 yield Skip(f"{service.name}: {error}")
 
-    def run(self, name: str, *, prepared: bool = False) -> Commit | Skip:
+    def run(self, name: str, *, skip_pre_plan: bool = False) -> Commit | Skip:
         """Schedule and execute; `skip_pre_plan` if the caller has just called `pre_plan`."""
         service, started_ms = service_by_name(name), self.clock.monotonic_ms()
-        outcome = self._run(service, skip_pre_plan=prepared)
+        outcome = self._run(service, skip_pre_plan=skip_pre_plan)
         if service.name == "compaction":
             record_debt(self.meter, lambda: self.planning_context(load_snapshot(self.storage)))
         return record_outcome(
@@ -418,7 +418,7 @@ class ServiceRunner:
         for instant in snapshot.timeline.completed():
             if instant.requested_at == at and instant.action in METADATA_ONLY_RESULTS:
                 path = snapshot.timeline_path(instant)
-                with found_in(path):
+                with errors_in_file(path):
                     result = METADATA_ONLY_RESULTS[instant.action].parse(self.storage.read(path))
                 return _metadata_commit(instant, result)
             if instant.requested_at == at and at in snapshot.timeline.plans:

@@ -37,7 +37,7 @@ _NO_MODULE = re.compile(
 )
 
 
-def own_version() -> str:
+def library_version() -> str:
     """Return the version of this library; empty if it is not installed but on the path."""
     try:
         return version("lakewright")
@@ -67,7 +67,7 @@ def worker_probe() -> Callable[[object], str]:
     return describe
 
 
-def check_worker_answer(text: str, version_here: str) -> None:
+def check_worker_answer(text: str, driver_version: str) -> None:
     """Raise InvalidError if the answer of `worker_probe` shows an unusable Python."""
     answer = json.loads(text)
     pythons = {"workers": answer["python"], "driver": sys.executable}
@@ -78,13 +78,13 @@ def check_worker_answer(text: str, version_here: str) -> None:
             reason=answer["missing"],
             **pythons,
         )
-    if version_here and answer["version"] and answer["version"] != version_here:
+    if driver_version and answer["version"] and answer["version"] != driver_version:
         raise InvalidError(
             "Spark's workers have another version of this library than the driver: install the "
             "same one there, or start the session with PYSPARK_PYTHON (or spark.pyspark.python) "
             "naming a Python that has it",
             version_of_workers=answer["version"],
-            version_of_driver=version_here,
+            version_of_driver=driver_version,
             **pythons,
         )
 
@@ -142,5 +142,5 @@ def require_workers(spark: SparkSession) -> None:
         raise UnavailableError(
             "Spark's workers did not run Python", reason=str(error)[:1000]
         ) from error
-    check_worker_answer(answers[0].answer, own_version())
+    check_worker_answer(answers[0].answer, library_version())
     spark.conf.set(_CHECKED_KEY, "true")

@@ -53,14 +53,14 @@ def arrow_schema(columns: T.StructType) -> pa.Schema:
 
 def key_column(task: WriteTask) -> Column:
     """Return a column with the record key of each row."""
-    rule = task.keys
+    rule = task.key_rule
     strict = task.adds_rows
     return _computed_column(task, rule.fields, lambda rows: record_keys(rows, rule, strict=strict))
 
 
 def path_column(task: WriteTask) -> Column:
     """Return a column with the partition path of each row."""
-    rule = task.partitions
+    rule = task.partition_rule
     if not rule.fields:
         return F.lit("")
     names = (field.name for field in rule.fields)
@@ -84,10 +84,10 @@ def _computed_column(
     task: WriteTask, fields: Iterable[str], function: Callable[[pa.Table], pa.Array]
 ) -> Column:
     """Return a string column that `function` computes from columns in the table's types."""
-    columns_of_table = set(task.own_schema.names)
+    columns_of_table = set(task.data_schema.names)
     top_columns = (name if name in columns_of_table else name.split(".")[0] for name in fields)
     names = list(dict.fromkeys(top_columns))
-    schema = pa.schema([task.own_schema.field(name) for name in names])
+    schema = pa.schema([task.data_schema.field(name) for name in names])
 
     def compute(*columns: pa.Array) -> pa.Array:
         rows = rows_in(pa.table(list(columns), names=names), schema)
@@ -123,10 +123,10 @@ def tag_global_location(frame: DataFrame, task: WriteTask) -> DataFrame:
         else F.lit(False)
     )
     is_deleted = marked | _is_marked_deleted(task)
-    stays = is_deleted if task.settings.update_partition_path else F.lit(True)
-    target = F.when(moves & stays, F.col(_OLD_PATH)).otherwise(F.col(PARTITION_PATH))
-    moves_away = moves & ~stays
-    if task.rule.ordering:
+    stays_in_old = is_deleted if task.settings.update_partition_path else F.lit(True)
+    target = F.when(moves & stays_in_old, F.col(_OLD_PATH)).otherwise(F.col(PARTITION_PATH))
+    moves_away = moves & ~stays_in_old
+    if task.merge_rule.ordering:
         # A late row would lose against the row in the other partition.
         joined = joined.where(~(moves_away & (_ordering(task) < F.col(_OLD_ORDER))))
     destinations = F.when(
@@ -154,13 +154,13 @@ def _existing_keys(frame: DataFrame, task: WriteTask) -> DataFrame:
     if task.snapshot.avro_schema() is None:
         schema = f"{_KEY} string, {_OLD_PATH} string"
         no_keys = frame.sparkSession.createDataFrame([], schema)
-        return no_keys.withColumn(_OLD_ORDER, F.lit(None)) if task.rule.ordering else no_keys
-    columns = (RECORD_KEY, PARTITION_PATH, *task.rule.ordering)
+        return no_keys.withColumn(_OLD_ORDER, F.lit(None)) if task.merge_rule.ordering else no_keys
+    columns = (RECORD_KEY, PARTITION_PATH, *task.merge_rule.ordering)
     rows = scan_slices(
         frame.sparkSession, task.storage, plan_snapshot(task.snapshot, columns=columns)
     )
     selected = [F.col(RECORD_KEY).alias(_KEY), F.col(PARTITION_PATH).alias(_OLD_PATH)]
-    if task.rule.ordering:
+    if task.merge_rule.ordering:
         selected.append(_ordering(task).alias(_OLD_ORDER))
     return rows.select(*selected)
 
@@ -168,27 +168,27 @@ def _existing_keys(frame: DataFrame, task: WriteTask) -> DataFrame:
 def _newest_of_keys(keyed: DataFrame, task: WriteTask) -> DataFrame:
     """Return one row for each key: a batch may have a key in two partitions."""
     all_columns = F.struct(*(F.col(quoted(name)) for name in keyed.columns))
-    order = _ordering(task) if task.rule.ordering else F.lit(0)
+    order = _ordering(task) if task.merge_rule.ordering else F.lit(0)
     newest = keyed.groupBy(_KEY).agg(F.max_by(all_columns, order).alias("row"))
     return newest.select("row.*")
 
 
 def _ordering(task: WriteTask) -> Column:
-    return F.struct(*(F.col(quoted(name)) for name in task.rule.ordering))
+    return F.struct(*(F.col(quoted(name)) for name in task.merge_rule.ordering))
 
 
 def _is_marked_deleted(task: WriteTask) -> Column:
     """Whether a row's delete columns mark it as deleted: such a row does not move."""
     flags = []
     for name in task.delete_columns:
-        marker = task.rule.delete_marker
+        marker = task.merge_rule.delete_marker
         deleted_value = marker[1] if marker is not None and name == marker[0] else "true"
         flags.append(F.coalesce(F.col(quoted(name)).cast("string") == deleted_value, F.lit(False)))
     return reduce(lambda left, right: left | right, flags, F.lit(False))
 
 
-def _destination(path: Column, leaves: Column) -> Column:
-    return F.struct(path.alias("path"), leaves.alias("leaves"))
+def _destination(path: Column, is_moved: Column) -> Column:
+    return F.struct(path.alias("path"), is_moved.alias("leaves"))
 
 
 # The write tasks.
@@ -346,8 +346,8 @@ def _needed_columns(frame: DataFrame, task: WriteTask) -> DataFrame:
     """Return the columns that the write needs: of rows to delete, only those that identify them."""
     if task.operation is not Operation.DELETE:
         return frame
-    ordering = task.rule.ordering if task.ordered_deletes else ()
-    fields = (*task.keys.fields, *(f.name for f in task.partitions.fields), *ordering)
+    ordering = task.merge_rule.ordering if task.ordered_deletes else ()
+    fields = (*task.key_rule.fields, *(f.name for f in task.partition_rule.fields), *ordering)
     needed = {name if name in frame.columns else name.split(".")[0] for name in fields}
     return frame.select(*(quoted(name) for name in frame.columns if name in needed))
 
@@ -360,7 +360,7 @@ def _with_keys_checked(frame: DataFrame, task: WriteTask) -> DataFrame:
     column = frame.columns[0]
     has_key = " OR ".join(
         f"coalesce(CAST({field_name(frame, name)} AS STRING) != '', false)"
-        for name in task.keys.fields
+        for name in task.key_rule.fields
     )
     checked = f"CASE WHEN {has_key} THEN {quoted(column)} ELSE raise_error('{_NO_KEY}') END"
     # One SQL expression: every call of a column function is a round trip to the JVM.
@@ -369,7 +369,7 @@ def _with_keys_checked(frame: DataFrame, task: WriteTask) -> DataFrame:
 
 def _shuffled_by_partition(frame: DataFrame, task: WriteTask) -> DataFrame:
     """Return the rows with each partition in one task, contiguous."""
-    if not task.partitions.fields:
+    if not task.partition_rule.fields:
         return frame.repartition(1)
     has_partition = {MOVED_COLUMN, PARTITION_PATH}.issubset(frame.columns)
     route = F.col(PARTITION_PATH) if has_partition else _route_expression(frame, task)
@@ -397,15 +397,15 @@ def _small_shuffle_partitions(spark: SparkSession) -> Iterator[None]:
     tasks are wanted: a single row in a partition of its own costs several calls to storage.
     """
     configured = int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 0)
-    wanted = {
+    changed = {
         _SHUFFLE_PARTITIONS_KEY: str(max(_MIN_SHUFFLE_PARTITIONS, configured)),
         _MIN_TASK_BYTES_KEY: _MIN_TASK_BYTES,
     }
     with _CHANGED_SETTINGS_LOCK:
         users, previous = _CHANGED_SETTINGS.get(spark, (0, {}))
         if not users:
-            previous = {key: spark.conf.get(key, None) for key in wanted}
-            for key, value in wanted.items():
+            previous = {key: spark.conf.get(key, None) for key in changed}
+            for key, value in changed.items():
                 spark.conf.set(key, value)
         _CHANGED_SETTINGS[spark] = (users + 1, previous)
     try:
@@ -431,7 +431,7 @@ def _shuffled_by_sort_mode(frame: DataFrame, task: WriteTask) -> DataFrame:
     mode = task.settings.sort_mode
     if mode is SortMode.NONE:
         return frame
-    route = _route_expression(frame, task) if task.partitions.fields else F.lit("")
+    route = _route_expression(frame, task) if task.partition_rule.fields else F.lit("")
     sort_columns = task.settings.sort_columns or task.config.record_key_fields
     order = [F.col(_ROUTE_COLUMN), *(field_of(frame, name) for name in sort_columns)]
     routed = frame.withColumn(_ROUTE_COLUMN, route)
@@ -454,9 +454,9 @@ def _route_expression(frame: DataFrame, task: WriteTask) -> Column:
     Strings, integers and dates identify partitions themselves; for all other types the partition
     path is computed, which needs a Python UDF.
     """
-    if not all(_is_plain_field(frame, field, task) for field in task.partitions.fields):
+    if not all(_is_plain_field(frame, field, task) for field in task.partition_rule.fields):
         return path_column(task)
-    rule, texts = task.partitions, []
+    rule, texts = task.partition_rule, []
     for field in rule.fields:
         text = f"CAST({field_name(frame, field.name)} AS STRING)"
         text = f"coalesce(nullif({text}, ''), '{DEFAULT_PARTITION}')"
@@ -465,13 +465,13 @@ def _route_expression(frame: DataFrame, task: WriteTask) -> Column:
 
 
 def _is_plain_field(frame: DataFrame, field: PartitionField, task: WriteTask) -> bool:
-    if field.time is not None or field.name not in task.own_schema.names:
+    if field.time is not None or field.name not in task.data_schema.names:
         return False
-    stored = task.own_schema.field(field.name).type
-    given = frame.schema[field.name].dataType if field.name in frame.columns else None
-    is_text = pa.types.is_string(stored) and isinstance(given, T.StringType)
-    is_integer = pa.types.is_integer(stored) and isinstance(given, T.IntegralType)
-    return is_text or is_integer or (pa.types.is_date(stored) and isinstance(given, T.DateType))
+    stored = task.data_schema.field(field.name).type
+    incoming = frame.schema[field.name].dataType if field.name in frame.columns else None
+    is_text = pa.types.is_string(stored) and isinstance(incoming, T.StringType)
+    is_integer = pa.types.is_integer(stored) and isinstance(incoming, T.IntegralType)
+    return is_text or is_integer or (pa.types.is_date(stored) and isinstance(incoming, T.DateType))
 
 
 def _parallelism(spark: SparkSession) -> int:
@@ -488,7 +488,7 @@ def _parallelism(spark: SparkSession) -> int:
 
 def _translate_error(error: Exception, task: WriteTask) -> Exception:
     if _NO_KEY in str(error):
-        return InvalidError("rows have no record key", fields=task.keys.fields)
+        return InvalidError("rows have no record key", fields=task.key_rule.fields)
     return translate_spark_error(error)
 
 

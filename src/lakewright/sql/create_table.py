@@ -143,7 +143,7 @@ def _split_query(text: str) -> tuple[str, str]:
     cursor.until(("AS", "SELECT", "WITH", "VALUES", "FROM"))
     if cursor.ended:
         return text, ""
-    start = cursor.words[cursor.at].start
+    start = cursor.tokens[cursor.at].start
     cursor.take("AS")
     return text[:start], cursor.rest()
 
@@ -293,8 +293,8 @@ def _refuse_storage_settings(options: Mapping[str, str]) -> None:
 
 def _check_names(options: Mapping[str, str]) -> None:
     """Raise InvalidError for an unknown property: the catalog does not store any of its own."""
-    others = other_options(options)
+    table_options = other_options(options)
     check_names(
-        (key for key in others if key != "path" and key.lower() not in _ARGUMENT_NAMES),
+        (key for key in table_options if key != "path" and key.lower() not in _ARGUMENT_NAMES),
         also=(*storage_option_names(), *_SQL_PROPERTIES),
     )

@@ -90,7 +90,7 @@ def _commit_change(
     session: Session, load_target: Callable[[], TargetTable], change: Change, ctes: str
 ) -> Commit | None:
     if isinstance(change, Truncate):
-        return run_truncate(load_target(), change)
+        return retry_on_change(session, load_target, lambda target: run_truncate(target, change))
     if isinstance(change, DropPartitions):
         return run_drop(load_target(), change)
     return retry_on_change(session, load_target, lambda target: _write_rows(target, change, ctes))

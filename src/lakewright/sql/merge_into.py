@@ -76,19 +76,19 @@ class _MergeQueries:
 
     def matched(self) -> DataFrame | None:
         """Return the rows of the table that match a row of the source, updated or deleted."""
-        clauses = self.merge.of(When.MATCHED)
+        clauses = self.merge.clauses_for(When.MATCHED)
         join = ("INNER JOIN ", self.source, f" AS {self.source_alias} ON {self.merge.on}")
         return self._changed_rows(clauses, join, unique=True) if clauses else None
 
     def not_matched_by_source(self) -> DataFrame | None:
         """Return the rows of the table that match no row of the source, updated or deleted."""
-        clauses = self.merge.of(When.NOT_MATCHED_BY_SOURCE)
+        clauses = self.merge.clauses_for(When.NOT_MATCHED_BY_SOURCE)
         join = ("LEFT ANTI JOIN ", self.source, f" AS {self.source_alias} ON {self.merge.on}")
         return self._changed_rows(clauses, join, unique=False) if clauses else None
 
     def not_matched(self) -> DataFrame | None:
         """Return the rows to insert for rows of the source that match no row of the table."""
-        clauses = self.merge.of(When.NOT_MATCHED)
+        clauses = self.merge.clauses_for(When.NOT_MATCHED)
         if not clauses:
             return None
         joined = (

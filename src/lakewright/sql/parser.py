@@ -92,7 +92,7 @@ class Merge:
     on: str
     clauses: tuple[Clause, ...]
 
-    def of(self, when: When) -> tuple[Clause, ...]:
+    def clauses_for(self, when: When) -> tuple[Clause, ...]:
         """The clauses that apply to these rows, in the order of the statement."""
         return tuple(clause for clause in self.clauses if clause.when is when)
 
@@ -146,7 +146,7 @@ def _source(cursor: Cursor) -> tuple[str, str | None]:
             name = None
         else:
             _skip_time_travel(cursor)
-        source = cursor.text[cursor.words[first].start : cursor.words[cursor.at - 1].end]
+        source = cursor.text[cursor.tokens[first].start : cursor.tokens[cursor.at - 1].end]
     if cursor.take("AS") or cursor.peek() != "ON":
         name = cursor.token().name
         if cursor.peek() == "(":  # column aliases
@@ -240,29 +240,38 @@ def find_target(text: str) -> StatementTarget | None:
     cursor = Cursor(text, tokens)
     ctes = _ctes(cursor) if cursor.peek() == "WITH" else ""
     kind = _kind(cursor) if ctes is not None else None
-    if kind is None or not cursor.words[cursor.at : cursor.at + 1]:
+    if kind is None or not cursor.tokens[cursor.at : cursor.at + 1]:
         return None
-    if not cursor.words[cursor.at].is_name:
+    if not cursor.tokens[cursor.at].is_name:
         return None
     return StatementTarget(kind, Target(cursor.name()), ctes or "", cursor)
 
 
 def _ctes(cursor: Cursor) -> str | None:
-    """Parse the leading WITH clause; None if its end cannot be determined."""
+    """Parse the leading WITH clause; None if its end cannot be determined: Spark reports errors."""
     first = cursor.at
+    try:
+        parsed = _skip_ctes(cursor)
+    except InvalidError:
+        parsed = False
+    if not parsed:
+        return None
+    return f"{cursor.text[cursor.tokens[first].start : cursor.tokens[cursor.at - 1].end]} "
+
+
+def _skip_ctes(cursor: Cursor) -> bool:
     cursor.take("WITH")
     cursor.take("RECURSIVE")
     while True:
         if cursor.ended or not cursor.token().is_name:
-            return None
+            return False
         if cursor.peek() == "(":
             cursor.in_brackets()
         while cursor.peek() not in ("(", ""):  # AS, MAX RECURSION LEVEL n
             cursor.token()
         cursor.in_brackets()
         if not cursor.take(","):
-            break
-    return f"{cursor.text[cursor.words[first].start : cursor.words[cursor.at - 1].end]} "
+            return True
 
 
 def _kind(cursor: Cursor) -> str | None:
@@ -287,26 +296,26 @@ def _kind(cursor: Cursor) -> str | None:
     return None
 
 
-def parse_change(found: StatementTarget) -> tuple[Target, Change] | None:
+def parse_change(statement: StatementTarget) -> tuple[Target, Change] | None:
     """Parse a statement on a Hudi table; None for an ALTER TABLE that only changes the catalog.
 
     Raises:
         InvalidError: the statement does not parse.
         UnsupportedError: the statement uses a feature that is not supported.
     """
-    cursor, target = found.cursor, found.target
-    if found.kind in ("INTO", "OVERWRITE"):
-        return target, _insert(cursor, overwrite=found.kind == "OVERWRITE")
-    if found.kind == "ALTER":
+    cursor, target = statement.cursor, statement.target
+    if statement.kind in ("INTO", "OVERWRITE"):
+        return target, _insert(cursor, overwrite=statement.kind == "OVERWRITE")
+    if statement.kind == "ALTER":
         drop = _drop_partitions(cursor)
         return None if drop is None else (target, drop)
-    if found.kind == "TRUNCATE":
+    if statement.kind == "TRUNCATE":
         partition = _partition(cursor) if cursor.take("PARTITION") else ()
         return target, _at_end(cursor, Truncate(partition))
     target = Target(target.name, _alias(cursor))
-    if found.kind == "MERGE":
+    if statement.kind == "MERGE":
         return target, _at_end(cursor, parse_merge(cursor))
-    if found.kind == "DELETE":
+    if statement.kind == "DELETE":
         return target, Delete(_where(cursor))
     cursor.expect("SET")
     assignments = parse_assignments(cursor, ("WHERE", ","))
@@ -462,17 +471,17 @@ def table_references(text: str) -> tuple[TableReference, ...]:
 
 def _table_reference(cursor: Cursor) -> TableReference | None:
     """Parse the table reference that begins at the cursor, if any."""
-    first = cursor.words[cursor.at]
+    first = cursor.tokens[cursor.at]
     if not first.is_name:
         return None
-    previous = cursor.words[cursor.at - 1].upper if cursor.at else ""
+    previous = cursor.tokens[cursor.at - 1].upper if cursor.at else ""
     if first.upper == _CHANGES and cursor.peek(1) == "(":
         cursor.take(_CHANGES)
         arguments = tuple(_literal(cursor, part) for part in cursor.parts())
         return _finish_reference(cursor, first, arguments[:1], changes=arguments[1:])
     name = [cursor.token().name]
-    while cursor.peek() == "." and cursor.at + 1 < len(cursor.words):
-        if not cursor.words[cursor.at + 1].is_name:
+    while cursor.peek() == "." and cursor.at + 1 < len(cursor.tokens):
+        if not cursor.tokens[cursor.at + 1].is_name:
             return None
         cursor.take(".")
         name.append(cursor.token().name)
@@ -492,8 +501,8 @@ def _finish_reference(
     as_of: str | None = None,
     changes: tuple[str, ...] | None = None,
 ) -> TableReference:
-    end = cursor.words[cursor.at - 1].end
-    name_follows = cursor.at < len(cursor.words) and cursor.words[cursor.at].is_name
+    end = cursor.tokens[cursor.at - 1].end
+    name_follows = cursor.at < len(cursor.tokens) and cursor.tokens[cursor.at].is_name
     aliased = name_follows and cursor.peek() not in _AFTER_TABLE
     return TableReference(first.start, end, name, as_of, changes, aliased)
 
@@ -506,14 +515,14 @@ def _time_travel(cursor: Cursor) -> str | None:
     ahead = 1 if cursor.peek() == "FOR" else 0
     if cursor.peek(ahead) not in _TIME_TRAVEL or cursor.peek(ahead + 1) != "AS":
         return None
-    if cursor.peek(ahead + 2) != "OF" or cursor.at + ahead + 3 >= len(cursor.words):
+    if cursor.peek(ahead + 2) != "OF" or cursor.at + ahead + 3 >= len(cursor.tokens):
         return None
     index = cursor.at + ahead + 3
-    if cursor.words[index].upper in ("TIMESTAMP", "DATE") and index + 1 < len(cursor.words):
+    if cursor.tokens[index].upper in ("TIMESTAMP", "DATE") and index + 1 < len(cursor.tokens):
         index += 1
-    token = cursor.words[index]
+    token = cursor.tokens[index]
     value = token.value if token.value is not None else token.raw if token.raw.isdigit() else ""
-    follows = cursor.words[index + 1].raw if index + 1 < len(cursor.words) else ""
+    follows = cursor.tokens[index + 1].raw if index + 1 < len(cursor.tokens) else ""
     cursor.at = index + 1
     return value if follows not in ("+", "-", "||", "(", ".") else ""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql import types as T
 
@@ -41,14 +41,14 @@ class Session:
     """A Spark session, and the arguments that a statement was called with besides its text.
 
     `original` is Spark's own `sql`, `open` opens a table by path. `args` are the values of
-    parameter markers, `told` the keyword arguments for names in braces.
+    parameter markers, `kwargs` the keyword arguments for names in braces.
     """
 
     spark: SparkSession
     original: Callable[..., DataFrame]
     open: Callable[..., Table]
     args: Any = None
-    told: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def table(self, address: Address) -> Table:
         """Open the table at an address."""
@@ -75,14 +75,14 @@ class Session:
         text = ""
         for piece in pieces:
             if isinstance(piece, str):
-                text += piece if self.told else piece.replace("{", "{{").replace("}", "}}")
+                text += piece if self.kwargs else piece.replace("{", "{{").replace("}", "}}")
             else:
                 name = f"_lakewright_{len(frames)}"
                 frames[name] = piece
                 text += f"{{{name}}}"
-        if not frames and not self.told:
+        if not frames and not self.kwargs:
             text = "".join(str(piece) for piece in pieces)
-        return self.original(text, self.args, **{**self.told, **frames})
+        return self.original(text, self.args, **{**self.kwargs, **frames})
 
     def _resolve(self, text: str) -> list[str | DataFrame]:
         """Split a text at the table references that Spark cannot resolve, with their rows."""
@@ -137,6 +137,7 @@ def _implicit_alias(reference: TableReference) -> str:
 
 # The table that a statement changes.
 
+Result = TypeVar("Result")
 RETRIES = "hoodie.write.num.retries.on.conflict.failures"
 INSERT_OPERATION = "hoodie.spark.sql.insert.into.operation"
 # Session settings for queries, which are not write options.
@@ -225,9 +226,9 @@ class TargetTable:
             )
         )
 
-    def stored(self, text: str, given: T.DataType, column: T.StructField) -> str:
+    def stored(self, text: str, source_type: T.DataType, column: T.StructField) -> str:
         """Return an expression cast to the type of a column."""
-        return stored(text, given, column, ansi=self.is_ansi)
+        return stored(text, source_type, column, ansi=self.is_ansi)
 
     def column(self, parts: tuple[str, ...]) -> T.StructField:
         """Return the column that the left side of an assignment names."""
@@ -286,21 +287,21 @@ class _UnchangedSince:
 
 
 def retry_on_change(
-    session: Session, look: Callable[[], TargetTable], do: Callable[[TargetTable], Commit]
-) -> Commit:
+    session: Session, load_target: Callable[[], TargetTable], run: Callable[[TargetTable], Result]
+) -> Result:
     """Run a statement on the latest snapshot, and again if another writer has committed first.
 
     A conflict that is detected after the write has begun is retried as often as the session's
     options say.
     """
     retries = int(session_setting(session, RETRIES) or 0)
-    snapshots_left = _MAX_SNAPSHOTS
+    remaining_snapshots = _MAX_SNAPSHOTS
     while True:
         try:
-            return do(look())
+            return run(load_target())
         except ChangedError:
-            snapshots_left -= 1
-            if not snapshots_left:
+            remaining_snapshots -= 1
+            if not remaining_snapshots:
                 raise
         except ConflictError:
             retries -= 1

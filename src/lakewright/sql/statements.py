@@ -37,8 +37,10 @@ def run_insert(goal: TargetTable, insert: Insert, ctes: str) -> Commit:
         # INSERT_OVERWRITE replaces the partitions of its rows: without rows, delete the partition.
         commit = goal.delete_partitions(*_paths(goal, (insert.partition,)))
         return commit if isinstance(commit, Commit) else goal.write(Operation.UPSERT, frame)
-    whole = not fields or not (insert.partition or _is_overwrite_dynamic(goal))
-    operation = Operation.INSERT_OVERWRITE_TABLE if whole else Operation.INSERT_OVERWRITE
+    is_full_overwrite = not fields or not (insert.partition or _is_overwrite_dynamic(goal))
+    operation = (
+        Operation.INSERT_OVERWRITE_TABLE if is_full_overwrite else Operation.INSERT_OVERWRITE
+    )
     return goal.write(operation, frame)
 
 
@@ -188,10 +190,10 @@ def _paths(target: TargetTable, partitions: Sequence[Partition]) -> tuple[tuple[
 def _path(target: TargetTable, partition: Partition) -> str:
     _check_partition(target, partition)
     fields = target.config.partition_fields
-    given = {name.lower(): text for name, text in partition if text is not None}
+    static = {name.lower(): text for name, text in partition if text is not None}
     columns = [column_named(target.columns, name) for name in fields]
     texts = [
-        f"CAST({given.get(column.name.lower(), 'NULL')} AS {type_sql(column.dataType)}) "
+        f"CAST({static.get(column.name.lower(), 'NULL')} AS {type_sql(column.dataType)}) "
         f"AS {quoted(column.name)}"
         for column in columns
     ]
@@ -200,11 +202,11 @@ def _path(target: TargetTable, partition: Partition) -> str:
     schema = to_arrow_schema(T.StructType(columns), timezone="UTC")
     values = pa.Table.from_pylist([row.asDict()], schema=schema)
     levels = partition_paths(values, rule)[0].as_py().split("/")
-    if len(given) == len(fields):
+    if len(static) == len(fields):
         return "/".join(levels)
     if len(levels) != len(fields):
         raise InvalidError("name all columns of the partition", columns=list(fields))
-    has_value = [column.name.lower() in given for column in columns]
+    has_value = [column.name.lower() in static for column in columns]
     return "/".join(
-        level if is_given else "*" for level, is_given in zip(levels, has_value, strict=True)
+        level if is_static else "*" for level, is_static in zip(levels, has_value, strict=True)
     )

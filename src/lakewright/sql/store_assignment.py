@@ -36,62 +36,62 @@ def type_sql(kind: T.DataType) -> str:
     return kind.simpleString().upper()
 
 
-def storable(given: T.DataType, wanted: T.DataType) -> bool:
+def storable(source: T.DataType, target: T.DataType) -> bool:
     """Whether values of a type may be stored in a column of another type."""
-    if isinstance(given, T.NullType) or given == wanted:
+    if isinstance(source, T.NullType) or source == target:
         return True
-    if isinstance(wanted, T.ArrayType) and isinstance(given, T.ArrayType):
-        return storable(given.elementType, wanted.elementType)
-    if isinstance(wanted, T.MapType) and isinstance(given, T.MapType):
-        keys = storable(given.keyType, wanted.keyType)
-        return keys and storable(given.valueType, wanted.valueType)
-    if isinstance(wanted, T.StructType) and isinstance(given, T.StructType):
-        pairs = zip(given.fields, wanted.fields, strict=False)
-        return len(given.fields) == len(wanted.fields) and all(
+    if isinstance(target, T.ArrayType) and isinstance(source, T.ArrayType):
+        return storable(source.elementType, target.elementType)
+    if isinstance(target, T.MapType) and isinstance(source, T.MapType):
+        keys = storable(source.keyType, target.keyType)
+        return keys and storable(source.valueType, target.valueType)
+    if isinstance(target, T.StructType) and isinstance(source, T.StructType):
+        pairs = zip(source.fields, target.fields, strict=False)
+        return len(source.fields) == len(target.fields) and all(
             one.name.lower() == other.name.lower() and storable(one.dataType, other.dataType)
             for one, other in pairs
         )
-    return _storable_atomic(given, wanted)
+    return _storable_atomic(source, target)
 
 
-def _storable_atomic(given: T.DataType, wanted: T.DataType) -> bool:
+def _storable_atomic(source: T.DataType, target: T.DataType) -> bool:
     nested = (T.ArrayType, T.MapType, T.StructType)
-    if isinstance(given, nested) or isinstance(wanted, nested):
+    if isinstance(source, nested) or isinstance(target, nested):
         return False
-    if isinstance(wanted, T.StringType):
-        return not isinstance(given, T.BinaryType)
+    if isinstance(target, T.StringType):
+        return not isinstance(source, T.BinaryType)
     numbers = (*_PRIMITIVE_NUMBERS, T.DecimalType)
-    if isinstance(wanted, numbers):
-        return isinstance(given, numbers)
-    return isinstance(wanted, _DATETIMES) and isinstance(given, _DATETIMES)
+    if isinstance(target, numbers):
+        return isinstance(source, numbers)
+    return isinstance(target, _DATETIMES) and isinstance(source, _DATETIMES)
 
 
-def stored(text: str, given: T.DataType, wanted: T.StructField, *, ansi: bool) -> str:
+def stored(text: str, source: T.DataType, target: T.StructField, *, ansi: bool) -> str:
     """Return an expression cast to the type of a column; an overflow is an error at run time.
 
     In a session without ANSI mode a plain cast would silently truncate the number.
     """
-    if not storable(given, wanted.dataType):
+    if not storable(source, target.dataType):
         raise InvalidError(
             "a value of this type cannot be stored in the column: cast it",
-            column=wanted.name,
-            type=wanted.dataType.simpleString(),
-            given=given.simpleString(),
+            column=target.name,
+            type=target.dataType.simpleString(),
+            given=source.simpleString(),
         )
-    kind = type_sql(wanted.dataType)
+    kind = type_sql(target.dataType)
     cast = f"CAST(({text}) AS {kind})"
-    if ansi or given == wanted.dataType or not _may_overflow(given, wanted.dataType):
+    if ansi or source == target.dataType or not _may_overflow(source, target.dataType):
         return cast
-    message = f"a value does not fit into column {wanted.name}".replace("\\", "").replace("'", "")
+    message = f"a value does not fit into column {target.name}".replace("\\", "").replace("'", "")
     return (
         f"CASE WHEN ({text}) IS NOT NULL AND try_cast(({text}) AS {kind}) IS NULL "
         f"THEN raise_error('{message}') ELSE {cast} END"
     )
 
 
-def _may_overflow(given: T.DataType, wanted: T.DataType) -> bool:
-    return isinstance(given, (*_PRIMITIVE_NUMBERS, T.DecimalType)) and isinstance(
-        wanted, (*_PRIMITIVE_NUMBERS, T.DecimalType)
+def _may_overflow(source: T.DataType, target: T.DataType) -> bool:
+    return isinstance(source, (*_PRIMITIVE_NUMBERS, T.DecimalType)) and isinstance(
+        target, (*_PRIMITIVE_NUMBERS, T.DecimalType)
     )
 
 

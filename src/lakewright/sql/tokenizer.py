@@ -76,14 +76,14 @@ def tokenize(text: str) -> tuple[Token, ...] | None:
     return tuple(tokens)
 
 
-def with_named_markers(text: str, words: tuple[Token, ...]) -> str:
+def with_named_markers(text: str, tokens: tuple[Token, ...]) -> str:
     """Return the text with named markers `:_lakewright_0`, ... in place of question marks.
 
     Parts of a statement are evaluated in separate queries, where the order of positional
     arguments would no longer match.
     """
     pieces, copied_until, number = [], 0, 0
-    for token in words:
+    for token in tokens:
         if token.raw == "?":
             pieces += [text[copied_until : token.start], f":{marker(number)}"]
             copied_until, number = token.end, number + 1
@@ -100,34 +100,34 @@ class Cursor:
     """A position in the tokens of a statement; the methods read tokens and advance it."""
 
     text: str
-    words: tuple[Token, ...]
+    tokens: tuple[Token, ...]
     at: int = 0
 
     def peek(self, ahead: int = 0) -> str:
         """Return a following token in upper case, empty past the end."""
         index = self.at + ahead
-        return self.words[index].upper if index < len(self.words) else ""
+        return self.tokens[index].upper if index < len(self.tokens) else ""
 
     @property
     def ended(self) -> bool:
         """Whether at most a semicolon remains."""
         return self.peek() in ("", ";") and self.peek(1) == ""
 
-    def take(self, *wanted: str) -> bool:
+    def take(self, *keywords: str) -> bool:
         """Advance past these keywords if they follow; return whether they did."""
-        if any(self.peek(ahead) != keyword for ahead, keyword in enumerate(wanted)):
+        if any(self.peek(ahead) != keyword for ahead, keyword in enumerate(keywords)):
             return False
-        self.at += len(wanted)
+        self.at += len(keywords)
         return True
 
-    def expect(self, *wanted: str) -> None:
+    def expect(self, *keywords: str) -> None:
         """Advance past these keywords; InvalidError if they do not follow."""
-        if not self.take(*wanted):
-            raise self.error(f"{' '.join(wanted)} expected")
+        if not self.take(*keywords):
+            raise self.error(f"{' '.join(keywords)} expected")
 
     def error(self, what: str) -> InvalidError:
         """Return a parse error for the current position."""
-        start = self.words[self.at].start if self.at < len(self.words) else len(self.text)
+        start = self.tokens[self.at].start if self.at < len(self.tokens) else len(self.text)
         return InvalidError(
             f"the statement does not parse: {what}",
             at=self.text[start : start + 40] or "the end",
@@ -135,10 +135,10 @@ class Cursor:
 
     def token(self) -> Token:
         """Advance past one token and return it."""
-        if self.at >= len(self.words):
+        if self.at >= len(self.tokens):
             raise self.error("more expected")
         self.at += 1
-        return self.words[self.at - 1]
+        return self.tokens[self.at - 1]
 
     def name(self) -> tuple[str, ...]:
         """Advance past a qualified name and return its parts."""
@@ -156,8 +156,11 @@ class Cursor:
         """Return the text before the first of these tokens that is not in brackets or CASE."""
         first = self.at
         closers: list[str] = []
-        while self.at < len(self.words):
+        while self.at < len(self.tokens):
             token = self.peek()
+            if self._is_field():
+                self.at += 1
+                continue
             if not closers and (token in stops or (token == ";" and self.ended)):
                 break
             if closers and token == closers[-1]:
@@ -171,7 +174,12 @@ class Cursor:
             raise self.error(f"{closers[-1]} is missing")
         if self.at == first:
             return ""
-        return self.text[self.words[first].start : self.words[self.at - 1].end]
+        return self.text[self.tokens[first].start : self.tokens[self.at - 1].end]
+
+    def _is_field(self) -> bool:
+        """Whether the next token is a name behind a dot, such as `t.case`, and no keyword."""
+        behind_dot = self.at > 0 and self.tokens[self.at - 1].upper == "."
+        return behind_dot and self.tokens[self.at].is_name
 
     def rest(self) -> str:
         """Return the text up to the end of the statement."""

@@ -199,6 +199,35 @@ class Storage(Protocol):
         return
 
 
+class RemoteStorage(Storage):
+    """A storage behind a network, with a clock of its own: threads hide the latency of requests."""
+
+    __slots__ = ()
+
+    @property
+    def has_own_clock(self) -> bool:
+        """Always: modification times come from the service."""
+        return True
+
+    @property
+    def parallel_listings(self) -> int:
+        """How many trees to list concurrently."""
+        return MOST_THREADS
+
+    def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
+        """Return `list_files` of each folder, listed concurrently."""
+        paths = list(folders)
+        return dict(zip(paths, map_in_threads(self.list_files, paths), strict=True))
+
+    def read_many(self, paths: Iterable[str]) -> list[bytes]:
+        """Return `read` of each path, in order, read concurrently."""
+        return map_in_threads(self.read, list(paths))
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        """Delete several files concurrently."""
+        map_in_threads(self.delete, [check_path(path) for path in paths])
+
+
 @runtime_checkable
 class VersionedStorage(Storage, Protocol):
     """A storage that can replace a file on the condition that no other process has changed it.

@@ -70,12 +70,6 @@ def matches(data: bytes, sidecar: bytes) -> bool:
     )
 
 
-def sidecar_of(data: bytes, *, chunk: int = 512) -> bytes:
-    """Return the checksum file that Hadoop would write for `data`."""
-    sums = [zlib.crc32(data[start : start + chunk]) for start in range(0, len(data), chunk)]
-    return _HEADER.pack(_MAGIC, chunk) + struct.pack(f">{len(sums)}I", *sums)
-
-
 # System calls that change files and folders.
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -123,10 +117,10 @@ class Disk:
         """Make a folder; FileExistsError if the name exists."""
         os.mkdir(name, dir_fd=parent)
 
-    def settle_folder(self, parent: int, name: str, folder: int, *, made: bool) -> None:
+    def settle_folder(self, parent: int, name: str, folder: int, *, is_new: bool) -> None:
         """Make the entry of `folder` in `parent` durable, unless this process did so before."""
         entry = folder_id(parent), name, folder_id(folder)
-        if made or entry not in self._synced_entries:
+        if is_new or entry not in self._synced_entries:
             self.sync_folder(parent)
             self._synced_entries.add(entry)
 
@@ -337,10 +331,10 @@ class DirectoryChanges:
             start, names = self._existing_start(make=make)
             current = _closing(stack, self.disk.open_path(start))
             for name in [*names, *(folder.split("/") if folder else ())]:
-                child, made = self._open_below(current, name, folder, make=make)
+                child, is_new = self._open_below(current, name, folder, make=make)
                 _closing(stack, child)
                 if settle:
-                    self.disk.settle_folder(current, name, child, made=made)
+                    self.disk.settle_folder(current, name, child, is_new=is_new)
                 current = child
             yield current
 
@@ -357,7 +351,7 @@ class DirectoryChanges:
 
     def _open_below(self, parent: int, name: str, folder: str, *, make: bool) -> tuple[int, bool]:
         """Open the folder `name` in `parent`; return it, and whether it was made."""
-        made = False
+        is_new = False
         try:
             child = self.disk.open_folder(parent, name)
         except NotADirectoryError as error:
@@ -375,9 +369,9 @@ class DirectoryChanges:
                 raise
             with suppress(FileExistsError):
                 self.disk.make_folder(parent, name)
-                made = True
+                is_new = True
             child = self.disk.open_folder(parent, name)
-        return child, made
+        return child, is_new
 
     @contextmanager
     def unfinished(self, folder: str, target: str) -> Iterator[UnfinishedFile]:

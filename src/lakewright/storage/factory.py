@@ -64,15 +64,15 @@ def storage_for(
             "no storage knows this kind of address", uri=text, known=sorted(STORAGES)
         )
     kind = STORAGES[scheme]
-    given = options or {}
-    for key in other_options(given):
+    all_options = options or {}
+    for key in other_options(all_options):
         raise unknown_option(key, storage_option_names(), of="storage")
-    own = {
+    kind_options = {
         name: value
-        for name, value in storage_options(given).items()
+        for name, value in storage_options(all_options).items()
         if name in kind.option_names or is_hadoop_setting(name)
     }
-    return kind.open(text, own)
+    return kind.open(text, kind_options)
 
 
 @dataclass(frozen=True, slots=True)

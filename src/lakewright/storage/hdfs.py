@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -24,10 +24,9 @@ from lakewright.errors import (
     UnsupportedError,
 )
 from lakewright.storage.base import (
-    MOST_THREADS,
     FileStatus,
     MissingFileError,
-    Storage,
+    RemoteStorage,
     check_folder,
     check_path,
     check_range,
@@ -236,7 +235,7 @@ _BUFFER = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class HdfsStorage(Storage):
+class HdfsStorage(RemoteStorage):
     """Files below a folder of HDFS; made by `HdfsStorage.at`.
 
     Options are Hadoop's settings (`dfs.*`, `fs.*`, `hadoop.*`: nameservices, `dfs.replication`,
@@ -263,16 +262,6 @@ class HdfsStorage(Storage):
         return storage
 
     @property
-    def has_own_clock(self) -> bool:
-        """Always: modification times come from the NameNode."""
-        return True
-
-    @property
-    def parallel_listings(self) -> int:
-        """How many trees to list concurrently."""
-        return MOST_THREADS
-
-    @property
     def root(self) -> str:
         """The base path as an `hdfs://` URI, without escapes, like Hadoop's."""
         return self.location.text
@@ -287,11 +276,6 @@ class HdfsStorage(Storage):
         """Return the paths of the folders directly in `folder`, sorted."""
         _, folders = self._scan(check_folder(folder))
         return sorted(folders)
-
-    def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
-        """Return `list_files` of each folder, listed concurrently."""
-        paths = list(folders)
-        return dict(zip(paths, map_in_threads(self.list_files, paths), strict=True))
 
     def list_tree(self, folder: str) -> Iterator[FileStatus]:
         """Yield all files in `folder` and below; the folders of a level are listed concurrently."""
@@ -322,10 +306,6 @@ class HdfsStorage(Storage):
         check_range(path, offset, length)
         return self._read_open(path, self._open(path), offset, length)
 
-    def read_many(self, paths: Iterable[str]) -> list[bytes]:
-        """Return `read` of each path, in order, read concurrently."""
-        return map_in_threads(self.read, list(paths))
-
     def open_input(self, path: str) -> pa.NativeFile:
         """Open a file for random access; its block locations are requested once."""
         reader = self._open(path)
@@ -355,10 +335,6 @@ class HdfsStorage(Storage):
         full = self._full(path)
         with deleting(path):
             self._client.delete(full)
-
-    def delete_many(self, paths: Iterable[str]) -> None:
-        """Delete several files concurrently."""
-        map_in_threads(self.delete, [check_path(path) for path in paths])
 
     def delete_folder(self, folder: str) -> None:
         """Delete a folder with everything in it, atomically; never the root."""

@@ -127,13 +127,6 @@ class MemoryStorage(VersionedStorage):
             raise InvalidError("a table in memory takes no options", options=unknown)
         return cls(uri.removeprefix("memory:").strip("/"))
 
-    def forget(self) -> None:
-        """Delete all files and free their memory."""
-        area = self._area
-        with area.lock:
-            area.files.clear()
-            area.folders.clear()
-
     def files(self) -> dict[str, bytes]:
         """Return all current files, sorted by path: to compare them, or to fill another storage."""
         with self._area.lock:

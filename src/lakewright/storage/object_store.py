@@ -31,9 +31,9 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
 from lakewright.storage.base import (
-    MOST_THREADS,
     FileStatus,
     MissingFileError,
+    RemoteStorage,
     VersionedStorage,
     check_folder,
     check_path,
@@ -190,15 +190,15 @@ def option_names(kind: str) -> frozenset[str]:
     return _COMMON_OPTIONS.union(_CLIENT_KEYS[kind], prefixed)
 
 
-def normal_options(place: ObjectLocation, options: Mapping[str, str]) -> Options:
+def normal_options(location: ObjectLocation, options: Mapping[str, str]) -> Options:
     """Convert plain options and Hadoop settings to client options, sorted; drop other settings."""
     result: dict[str, str] = {}
     plain = {name.removeprefix("spark.hadoop."): value for name, value in options.items()}
-    of_bucket = f"fs.s3a.bucket.{place.bucket}."
+    of_bucket = f"fs.s3a.bucket.{location.bucket}."
     for name, value in plain.items():
         if not is_hadoop_setting(name):
             result[name] = value
-        elif name in _S3A_KEYS and place.kind == "s3":
+        elif name in _S3A_KEYS and location.kind == "s3":
             result.setdefault(_S3A_KEYS[name], value)
     for name, value in plain.items():
         general = "fs.s3a." + name.removeprefix(of_bucket)
@@ -223,7 +223,7 @@ def _translated(options: dict[str, str]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=64)
-def client_for(place: ObjectLocation, options: Options) -> ObjectStore:
+def client_for(location: ObjectLocation, options: Options) -> ObjectStore:
     """Return the client of this process for a location; a wrong option is an InvalidError."""
     config = {**_DEFAULTS, **dict(options)}
     http = {name: config.pop(name) for name in _HTTP_KEYS if name in config}
@@ -232,11 +232,11 @@ def client_for(place: ObjectLocation, options: Options) -> ObjectStore:
             "max_retries": int(config.pop("max_retries")),
             "retry_timeout": timedelta(seconds=float(config.pop("retry_timeout"))),
         }
-        return _CLIENTS[place.kind](place, config, client_options=http, retry_config=retry)
+        return _CLIENTS[location.kind](location, config, client_options=http, retry_config=retry)
     except (BaseError, ValueError, TypeError) as error:
         raise InvalidError(
             "the options do not make a client for this store",
-            uri=place.text,
+            uri=location.text,
             options=[name for name, _ in options],
             reason=without_secrets(_first_line(error), dict(options)),
         ) from None
@@ -358,7 +358,7 @@ _LIST_CHUNK = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectStorage(VersionedStorage):
+class ObjectStorage(RemoteStorage, VersionedStorage):
     """Objects below a prefix of a bucket; made by `ObjectStorage.at`.
 
     Only S3 is tested. Options are plain strings: those of the client (`endpoint`, `region`,
@@ -385,16 +385,6 @@ class ObjectStorage(VersionedStorage):
         return storage
 
     @property
-    def has_own_clock(self) -> bool:
-        """Always: modification times come from the service."""
-        return True
-
-    @property
-    def parallel_listings(self) -> int:
-        """How many trees to list concurrently."""
-        return MOST_THREADS
-
-    @property
     def root(self) -> str:
         """The base path as a URI; `s3a://` for S3, as Spark expects."""
         return self.location.text
@@ -408,11 +398,6 @@ class ObjectStorage(VersionedStorage):
         """Return the paths of the folders directly in `folder`, sorted."""
         _, folders = self._list_level(check_folder(folder))
         return sorted(folders)
-
-    def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
-        """Return `list_files` of each folder, listed concurrently."""
-        paths = list(folders)
-        return dict(zip(paths, map_in_threads(self.list_files, paths), strict=True))
 
     def list_tree(self, folder: str) -> Iterator[FileStatus]:
         """Yield all files in `folder` and below, from one listing of any depth."""
@@ -456,10 +441,6 @@ class ObjectStorage(VersionedStorage):
                 if status_of(error) == 416:
                     return b""
                 raise
-
-    def read_many(self, paths: Iterable[str]) -> list[bytes]:
-        """Return `read` of each path, in order, read concurrently."""
-        return map_in_threads(self.read, list(paths))
 
     def open_input(self, path: str) -> pa.NativeFile:
         """Open a file for random access; each read is one request. The caller closes it."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
-from lakewright.errors import found_in
+from lakewright.errors import errors_in_file
 from lakewright.format.archived_timeline import (
     ArchivedInstant,
     ArchivedTimelineFile,
@@ -25,6 +25,7 @@ from lakewright.storage.base import MissingFileError, Storage
 _READ_WHOLE_BYTES = 1 << 20
 
 _Loaded = TypeVar("_Loaded")
+_Metadata = TypeVar("_Metadata")
 
 
 def load_manifest(storage: Storage, folder: str) -> Manifest:
@@ -47,7 +48,7 @@ def _retry_once(load: Callable[[], _Loaded]) -> _Loaded:
 def _load_current_manifest(storage: Storage, folder: str) -> Manifest:
     version = f"{folder}/_version_"
     try:
-        with found_in(version):
+        with errors_in_file(version):
             newest = parse_version(storage.read(version))
     except MissingFileError:
         names = (parse_manifest_name(file.name) for file in storage.list_files(folder))
@@ -56,7 +57,7 @@ def _load_current_manifest(storage: Storage, folder: str) -> Manifest:
             return Manifest(())
         newest = max(numbers)
     manifest = f"{folder}/{manifest_name(newest)}"
-    with found_in(manifest):
+    with errors_in_file(manifest):
         return parse_manifest(storage.read(manifest))
 
 
@@ -117,19 +118,45 @@ def _read_entries(
     entries: list[ArchivedInstant] = []
     paths = [f"{folder}/{file.name}" for file in small]
     for path, data in zip(paths, storage.read_many(paths), strict=True):
-        with found_in(path):
+        with errors_in_file(path):
             entries += parse_archived_file(data, with_content=with_content)
     for file in large:
         path = f"{folder}/{file.name}"
-        with found_in(path), storage.open_input(path) as source:
+        with errors_in_file(path), storage.open_input(path) as source:
             entries += parse_archived_file(source, with_content=False)
     return entries
 
 
-def write_instants(entries: Iterable[ArchivedInstant]) -> list[Instant]:
-    """Return the writes among archived entries, as instants."""
+def load_archived_metadata(
+    storage: Storage,
+    folder: str,
+    actions: Collection[str],
+    parse: Callable[[bytes], _Metadata],
+    *,
+    first: str = "",
+    last: str = "9",
+) -> Iterator[tuple[Instant, _Metadata]]:
+    """Yield the archived instants of these actions with their metadata, oldest first.
+
+    Only instants with requested times in [first, last] that were archived with their metadata; this
+    includes instants that interrupted archiving has left on the active timeline as well.
+    """
+    for entry in load_entries(storage, folder, first=first, last=last, with_content=True):
+        if entry.action in actions and entry.metadata:
+            instant = Instant(
+                entry.requested_at, Action(entry.action), completed_at=entry.completed_at
+            )
+            with errors_in_file(f"{folder}: {entry.requested_at}"):
+                metadata = parse(entry.metadata)
+            yield instant, metadata
+
+
+def archived_instants(
+    entries: Iterable[ArchivedInstant], actions: Collection[str]
+) -> list[Instant]:
+    """Return the archived entries of some actions, as instants."""
     return [
         Instant(entry.requested_at, Action(entry.action), completed_at=entry.completed_at)
         for entry in entries
-        if entry.action in WRITE_ACTIONS
+        if entry.action in actions
     ]

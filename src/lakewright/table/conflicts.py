@@ -36,7 +36,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 
-from lakewright.errors import ConflictError, CorruptError, UnsupportedError, found_in
+from lakewright.errors import ConflictError, CorruptError, UnsupportedError, errors_in_file
 from lakewright.format.timeline_metadata import (
     parse_commit,
     parse_compaction_plan,
@@ -44,7 +44,7 @@ from lakewright.format.timeline_metadata import (
     parse_rollback,
     parse_rollback_plan,
 )
-from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat, is_log
 from lakewright.model.file_group import LogFile, parse_data_file
 from lakewright.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, State
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
@@ -130,7 +130,7 @@ def operation_of_commit(instant: Instant, metadata: CommitMetadata) -> Concurren
     for partition, stats in metadata.stats.items():
         for stat in stats:
             if stat.file_id:
-                (logs if _is_log(stat) else bases).add(_group_key(partition, stat.file_id))
+                (logs if is_log(stat) else bases).add(_group_key(partition, stat.file_id))
     replaced = {_group_key(p, file_id) for p, ids in metadata.replaced.items() for file_id in ids}
     return ConcurrentOperation(
         instant.requested_at,
@@ -144,7 +144,7 @@ def operation_of_commit(instant: Instant, metadata: CommitMetadata) -> Concurren
             (partition, _file_name(stat))
             for partition, stats in metadata.stats.items()
             for stat in stats
-            if stat.path and _is_log(stat)
+            if stat.path and is_log(stat)
         ),
         completed_at=instant.completed_at,
     )
@@ -192,13 +192,13 @@ def operation_of_plan(
 
 
 def with_marker_files(
-    known: ConcurrentOperation, files: Iterable[str], operation: str | None = None
+    pending: ConcurrentOperation, files: Iterable[str], operation: str | None = None
 ) -> ConcurrentOperation:
     """Return what a pending write has touched, including the data files that its markers name.
 
     `operation` is the operation type that an overwrite has recorded.
     """
-    bases, logs, partitions = set(known.base_groups), set(known.log_groups), set()
+    bases, logs, partitions = set(pending.base_groups), set(pending.log_groups), set()
     for path in files:
         partition, _, name = path.rpartition("/")
         file = parse_data_file(name)
@@ -206,9 +206,9 @@ def with_marker_files(
             group = _group_key(partition, file.file_id)
             (logs if isinstance(file, LogFile) else bases).add(group)
             partitions.add(partition)
-    overwrites = known.action == Action.REPLACE_COMMIT
+    overwrites = pending.action == Action.REPLACE_COMMIT
     return replace(
-        known,
+        pending,
         base_groups=frozenset(bases),
         log_groups=frozenset(logs - bases),
         emptied_partitions=frozenset(partitions) if overwrites else frozenset(),
@@ -218,18 +218,18 @@ def with_marker_files(
 
 def candidate_instants(
     mine: ConcurrentOperation,
-    before: Timeline,
+    base: Timeline,
     now: Timeline,
     *,
     yields_to_clustering: bool = True,
-    living: frozenset[str] = frozenset(),
+    live: frozenset[str] = frozenset(),
 ) -> tuple[Instant, ...]:
-    """Return the instants to compare with a write that began on `before` and completes on `now`.
+    """Return the instants to compare with a write that began on `base` and completes on `now`.
 
     A write that does not yield to pending clusterings leaves the check to them: their plans do not
-    contain what it wrote, so they fail. `living` are the pending instants with a live heartbeat.
+    contain what it wrote, so they fail. `live` are the pending instants with a live heartbeat.
     """
-    base_writes = {i.requested_at for i in before.completed_writes}
+    base_writes = {i.requested_at for i in base.completed_writes}
     completed = [i for i in now.completed_writes if i.requested_at not in base_writes]
     # Compactions are compared only where a file of this write could end up below theirs: a base
     # file, or a log file whose completion time was chosen before the plan was made.
@@ -240,29 +240,29 @@ def candidate_instants(
     pending = [i for i in now.pending(*later_actions) if i.requested_at > mine.instant]
     pending += now.pending(Action.CLUSTERING) if yields_to_clustering else ()
     if mine.cancellable and mine.completed_at is None:
-        live_writes = [i for i in now.pending(*WRITE_ACTIONS) if i.requested_at in living]
+        live_writes = [i for i in now.pending(*WRITE_ACTIONS) if i.requested_at in live]
         pending += [i for i in live_writes if i not in pending]
     return tuple(i for i in (*completed, *pending) if i.requested_at != mine.instant)
 
 
 def find_conflict(
     mine: ConcurrentOperation,
-    before: Timeline,
+    base: Timeline,
     now: Timeline,
     load: Load,
     *,
     non_blocking: bool = False,
     yields_to_clustering: bool = True,
-    living: frozenset[str] = frozenset(),
+    live: frozenset[str] = frozenset(),
 ) -> Conflict | None:
-    """Return the first conflict of a write that began on timeline `before` and completes on `now`.
+    """Return the first conflict of a write that began on timeline `base` and completes on `now`.
 
     `load` returns the operations of the candidate instants; it is called only if there are any.
     """
     others: tuple[Instant, ...] = ()
     if mine.groups:
         others = candidate_instants(
-            mine, before, now, yields_to_clustering=yields_to_clustering, living=living
+            mine, base, now, yields_to_clustering=yields_to_clustering, live=live
         )
     if not others:
         return None
@@ -341,11 +341,6 @@ def _reason(instant: Instant, other: ConcurrentOperation) -> str:
     return f"{name} {state} that touches the same file groups as this write"
 
 
-def _is_log(stat: WriteStat) -> bool:
-    name = _file_name(stat)
-    return isinstance(parse_data_file(name), LogFile) if name else bool(stat.log_files)
-
-
 def _file_name(stat: WriteStat) -> str:
     return (stat.path or "").rpartition("/")[2]
 
@@ -410,21 +405,21 @@ class ConflictChecker:
         *,
         non_blocking: bool,
         yields_to_clustering: bool = True,
-        gives_way_to: frozenset[str] | None = None,
+        yields_to: frozenset[str] | None = None,
     ) -> None:
         """Raise ConflictError if another write touched the same file groups.
 
         `instant` is the completed instant if the completed file exists already. A cancellable plan
-        also yields to the pending writes in `gives_way_to`, as far as they are known to touch its
+        also yields to the pending writes in `yields_to`, as far as they are known to touch its
         file groups.
         """
         mine = operation_of_commit(instant, metadata)
         self.check_operation(
             instant,
-            replace(mine, cancellable=gives_way_to is not None),
+            replace(mine, cancellable=yields_to is not None),
             non_blocking=non_blocking,
             yields_to_clustering=yields_to_clustering,
-            living=gives_way_to or frozenset(),
+            live=yields_to or frozenset(),
         )
 
     def check_operation(
@@ -434,7 +429,7 @@ class ConflictChecker:
         *,
         non_blocking: bool,
         yields_to_clustering: bool = True,
-        living: frozenset[str] = frozenset(),
+        live: frozenset[str] = frozenset(),
     ) -> None:
         """Raise ConflictError if a concurrent operation conflicts with this write or plan."""
         current = self._with_archived()
@@ -444,10 +439,10 @@ class ConflictChecker:
             current,
             self._operations_with_plans
             if mine.completed_at is not None
-            else partial(self._operations, live=living),
+            else partial(self._operations, live=live),
             non_blocking=non_blocking,
             yields_to_clustering=yields_to_clustering,
-            living=living,
+            live=live,
         )
         if conflict is not None:
             raise _conflict_error(instant, conflict)
@@ -463,7 +458,7 @@ class ConflictChecker:
         if not inactive:
             return self.current.timeline
         archived = [i for i in self.current.archived if i.requested_at in inactive]
-        return Timeline.of([*self.current.timeline, *archived])
+        return Timeline.from_instants([*self.current.timeline, *archived])
 
     def _started_since(self, action: Action) -> list[Instant]:
         """Return the instants of an action that are new since `base`, or were pending then."""
@@ -475,12 +470,12 @@ class ConflictChecker:
         """Return the requested times of the instants that a rollback rolls back."""
         plan = self._read(replace(rollback, state=State.REQUESTED, completed_at=None))
         if plan:
-            with found_in(rollback.file_name):
+            with errors_in_file(rollback.file_name):
                 return frozenset({parse_rollback_plan(plan).instant.requested_at})
         content = self._read(rollback) if rollback.is_completed else None
         if not content:
             return frozenset()
-        with found_in(rollback.file_name):
+        with errors_in_file(rollback.file_name):
             metadata = parse_rollback(content)
         return frozenset(i.requested_at for i in metadata.instants) or frozenset(metadata.commits)
 
@@ -528,7 +523,7 @@ class ConflictChecker:
         data = self._read(requested)
         if not data:
             return self._pending_operation(instant)
-        with found_in(requested.file_name):
+        with errors_in_file(requested.file_name):
             if instant.action == Action.COMPACTION:
                 return operation_of_compaction_plan(instant, parse_compaction_plan(data))
             plan = parse_requested_replace(data).plan
@@ -553,7 +548,7 @@ class ConflictChecker:
         data = self._read(instant) if instant.state is State.INFLIGHT else None
         if not data:
             return ConcurrentOperation(instant.requested_at, instant.completed_action)
-        with found_in(instant.file_name):
+        with errors_in_file(instant.file_name):
             return operation_of_commit(instant, parse_commit(data))
 
     def _read(self, instant: Instant) -> bytes | None:

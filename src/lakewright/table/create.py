@@ -28,6 +28,7 @@ from lakewright.model.record_keys import key_rule
 from lakewright.model.schema import META_COLUMNS
 from lakewright.model.table_config import (
     MERGE_PROPERTY,
+    META_FOLDER,
     IndexType,
     MergeMode,
     TableConfig,
@@ -41,7 +42,7 @@ from lakewright.model.ttl import TTL_KEYS, validated_settings
 from lakewright.options import HUDI_OPTIONS, OWN_OPTIONS, added_options, parse_bool, settings_from
 from lakewright.storage.base import Storage
 from lakewright.table.options import PLAN_KEYS, PlanSettings
-from lakewright.table.properties import BACKUP, PROPERTIES
+from lakewright.table.properties import BACKUP, METADATA_FOLDER, PROPERTIES
 
 # What real Hudi writes into every table, with the only values that this library supports.
 _FIXED_PROPERTIES = {
@@ -242,10 +243,10 @@ def _merging(spec: TableSpec, options: Mapping[str, str], version: str) -> dict[
 def _delete_marker(options: Mapping[str, str]) -> dict[str, str]:
     both = (keys.DELETE_FIELD, keys.DELETE_MARKER)
     values_by_key = {key: option_value(options, MERGE_PROPERTY + key) for key in both}
-    given = {key: next(iter(values.values())) for key, values in values_by_key.items() if values}
-    if len(given) == 1:
-        raise InvalidError("a mark for deleted rows is a column and a value", **given)
-    return given
+    marker = {key: next(iter(values.values())) for key, values in values_by_key.items() if values}
+    if len(marker) == 1:
+        raise InvalidError("a mark for deleted rows is a column and a value", **marker)
+    return marker
 
 
 def _paths(spec: TableSpec, options: Mapping[str, str]) -> dict[str, str]:
@@ -393,10 +394,10 @@ def _flag(options: Mapping[str, str], key: str) -> str:
 # Creating the table.
 
 
-KEEP = ".hoodie/timeline/.keep"
+KEEP = f"{META_FOLDER}/timeline/.keep"
 
 _DATA_SUFFIXES = (".parquet", ".orc", ".hfile", ".lance", "_hudiext")
-_ALLOWED_LEFTOVERS = (".hoodie/timeline/", ".hoodie/metadata/")
+_ALLOWED_LEFTOVERS = (f"{META_FOLDER}/timeline/", f"{METADATA_FOLDER}/")
 
 
 def create_table(storage: Storage, clock: Clock, spec: TableSpec) -> TableConfig:
@@ -436,7 +437,7 @@ def _check_location(storage: Storage) -> None:
     for file in storage.list_tree(""):
         if file.path.startswith(_ALLOWED_LEFTOVERS) and file.path != KEEP:
             raise InvalidError("there are remains of a table", path=storage.root, file=file.path)
-        if _looks_like_data(file.name) and not file.path.startswith(".hoodie/"):
+        if _looks_like_data(file.name) and not file.path.startswith(f"{META_FOLDER}/"):
             raise InvalidError("there are data files already", path=storage.root, file=file.path)
 
 

@@ -117,8 +117,8 @@ def _possibly_replaced(snapshot: Snapshot, target: Instant) -> frozenset[GroupKe
             plan = None
         if plan is not None:
             return plan.file_groups
-    rest = Timeline(tuple(i for i in snapshot.timeline if i != target))
-    slices, _ = slices_before_cleaning(snapshot, TimelineView(rest), since=at)
+    remaining = Timeline(tuple(i for i in snapshot.timeline if i != target))
+    slices, _ = slices_before_cleaning(snapshot, TimelineView(remaining), since=at)
     return frozenset((file_slice.partition, file_slice.file_id) for file_slice in slices)
 
 

@@ -8,7 +8,8 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from lakewright.errors import CorruptError
@@ -249,12 +250,12 @@ class _PartitionSearch:
     covered_from: str = ""
     deleted_at: str = ""
 
-    def prepend(self, marks: Watermarks) -> None:
+    def prepend(self, watermarks: Watermarks) -> None:
         """Add the watermarks of an older commit."""
-        self.watermarks = marks.followed_by(self.watermarks)
+        self.watermarks = watermarks.followed_by(self.watermarks)
         self.has_data = True
 
-    def wants(self, instant: Instant) -> bool:
+    def needs(self, instant: Instant) -> bool:
         """Whether the next older commit has anything to add."""
         at = instant.completed_at or ""
         if at <= self.deleted_at:
@@ -262,19 +263,21 @@ class _PartitionSearch:
         return not self.complete and (not self.covered_from or at < self.covered_from)
 
 
-def _search_backwards(snapshot: Snapshot, wanted: set[str] | None) -> dict[str, PartitionFreshness]:
+def _search_backwards(
+    snapshot: Snapshot, partitions: set[str] | None
+) -> dict[str, PartitionFreshness]:
     """Read commits from the newest back, until all wanted partitions are complete."""
-    searches: dict[str, _PartitionSearch] = {path: _PartitionSearch() for path in wanted or ()}
+    searches: dict[str, _PartitionSearch] = {path: _PartitionSearch() for path in partitions or ()}
     for instant, commit in _writes_newest_first(snapshot):
         touched = {*commit.stats, *commit.replaced}
         matching = {
             path: search
-            for path in (touched if wanted is None else touched & wanted)
-            if (search := searches.setdefault(path, _PartitionSearch())).wants(instant)
+            for path in (touched if partitions is None else touched & partitions)
+            if (search := searches.setdefault(path, _PartitionSearch())).needs(instant)
         }
         if matching:
             _visit_commit(snapshot, matching, instant, commit)
-        if wanted is not None and all(search.complete for search in searches.values()):
+        if partitions is not None and all(search.complete for search in searches.values()):
             break
     return _resolve(snapshot, searches)
 
@@ -288,7 +291,7 @@ def _visit_commit(
     """Add what a commit says about partitions to their searches."""
     records = _stored_record(snapshot, instant, commit)
     dropped = dropped_partitions(commit)
-    own = watermarks_by_partition(instant.requested_at, commit)
+    watermarks = watermarks_by_partition(instant.requested_at, commit)
     for path, search in searches.items():
         entry = records.get(path)
         if entry is not None:
@@ -302,7 +305,7 @@ def _visit_commit(
             search.recount_logs = True
         else:
             search.recount_logs |= removes_logs(commit)
-            search.prepend(own.get(path, NO_WATERMARKS))
+            search.prepend(watermarks.get(path, NO_WATERMARKS))
 
 
 def _stored_record(
@@ -313,9 +316,9 @@ def _stored_record(
     if record is None:
         return {}
     if instant.requested_at in snapshot.timeline.by_time:
-        is_valid = record.holds(instant, snapshot.timeline, snapshot.has_write)
+        is_valid = record.is_valid(instant, snapshot.timeline, snapshot.has_write)
     else:
-        is_valid = record.is_of(instant, snapshot.has_write)
+        is_valid = record.is_written_by(instant, snapshot.has_write)
     return record.partitions if is_valid else {}
 
 
@@ -362,11 +365,26 @@ def _by_completion_descending(instants: Iterable[Instant]) -> list[Instant]:
     return sorted(instants, key=lambda i: i.completed_at or "", reverse=True)
 
 
+_MAX_COMMITS_PER_READ = 16
+
+
 def _with_commits(
-    snapshot: Snapshot, instants: Iterable[Instant]
+    snapshot: Snapshot, instants: Sequence[Instant]
 ) -> Iterator[tuple[Instant, CommitMetadata]]:
-    for instant in instants:
-        yield instant, snapshot.commits([instant])[0]
+    """Yield instants with their metadata, loaded in batches: the caller may stop at any of them.
+
+    The first is loaded alone, as it is often enough; each batch is twice as large as the one
+    before.
+    """
+    start, size = 0, 1
+    while start < len(instants):
+        batch = instants[start : start + size]
+        # The caller may stop before a damaged one; the error is raised below if it does not.
+        with suppress(CorruptError):
+            snapshot.commits(batch)
+        for instant in batch:
+            yield instant, snapshot.commits([instant])[0]
+        start, size = start + size, min(2 * size, _MAX_COMMITS_PER_READ)
 
 
 def _completed_at(snapshot: Snapshot, requested_at: InstantTime) -> str | None:
@@ -491,19 +509,20 @@ def apply_write(
 
 
 def with_log_partitions(
-    places: frozenset[str] | None, parts: Mapping[str, Watermarks]
+    partitions: frozenset[str] | None, parts: Mapping[str, Watermarks]
 ) -> frozenset[str] | None:
     """Return the partitions that can have uncompacted log files, with those that a write adds."""
-    if places is None:
+    if partitions is None:
         return None
     return bounded_partitions(
-        places | {path for path, watermarks in parts.items() if watermarks.uncompacted is not None}
+        partitions
+        | {path for path, watermarks in parts.items() if watermarks.uncompacted is not None}
     )
 
 
-def bounded_partitions(places: Collection[str]) -> frozenset[str] | None:
+def bounded_partitions(partitions: Collection[str]) -> frozenset[str] | None:
     """Return these partitions, or None if they are too many for a commit to list."""
-    return frozenset(places) if len(places) <= _MAX_LISTED_PARTITIONS else None
+    return frozenset(partitions) if len(partitions) <= _MAX_LISTED_PARTITIONS else None
 
 
 def _updated_entries(
@@ -577,10 +596,10 @@ def _max_event_times(snapshot: Snapshot, plan: CompactionPlan) -> dict[str, int 
 def _last_stored_state(snapshot: Snapshot) -> tuple[FreshnessState, list[Write]]:
     """Return the newest state that a commit records, and the writes that completed after it."""
     later: list[Write] = []
-    for instant in reversed(snapshot.timeline.by_completion):
-        (commit,) = snapshot.commits([instant])
+    newest_first = snapshot.timeline.by_completion[::-1]
+    for instant, commit in _with_commits(snapshot, newest_first):
         record = parse_freshness_record(commit.extra)
-        if record is not None and record.holds(instant, snapshot.timeline, snapshot.has_write):
+        if record is not None and record.is_valid(instant, snapshot.timeline, snapshot.has_write):
             if later:
                 later += _archived_since(snapshot, instant.completed_at or "")
             return FreshnessState.from_record(instant, record), _sorted_by_completion(later)
@@ -602,8 +621,8 @@ def _last_archived_state(
     commits = {i.requested_at: commit for i, commit in active}
     archived = [i for i in order if i.requested_at not in commits]
     # The newest archived write is enough, if its writer recorded freshness.
-    for wanted in (archived[-1:], archived):
-        commits |= _by_time(wanted, snapshot.commits(wanted))
+    for instants in (archived[-1:], archived):
+        commits |= _by_time(instants, snapshot.commits(instants))
         for index in range(len(order) - 1, -1, -1):
             instant = order[index]
             commit = commits.get(instant.requested_at)
@@ -652,7 +671,7 @@ class FreshnessTracker:
     """
 
     base: Snapshot
-    own: Instant
+    instant: Instant
     action: Action
     commit: CommitMetadata
     future_from_ms: int
@@ -672,9 +691,9 @@ class FreshnessTracker:
         future_from_ms: int,
     ) -> FreshnessTracker:
         """Compute the state before a write from its base snapshot; the files of the write exist."""
-        own = Instant(instant, action.completed_as, completed_at=_AFTER_ALL)
+        completed = Instant(instant, action.completed_as, completed_at=_AFTER_ALL)
         state = load_state(base, future_from_ms=future_from_ms)
-        tracker = cls(base, own, action, commit, future_from_ms, state, None)
+        tracker = cls(base, completed, action, commit, future_from_ms, state, None)
         if removes_logs(commit) and state.watermarks.uncompacted is not None:
             tracker = replace(tracker, waiting=tracker._uncompacted_after(base, state))
         return tracker
@@ -684,17 +703,19 @@ class FreshnessTracker:
         now = now.with_cached_commits(self.base)
         new_writes = self._writes_since(now)
         state = self.state if new_writes == [] else self._state_with(now, new_writes)
-        parts = commit_watermarks(now, self.own, self.commit)
-        after = apply_write(state, self.own, self.commit, parts, future_from_ms=self.future_from_ms)
+        parts = commit_watermarks(now, self.instant, self.commit)
+        after = apply_write(
+            state, self.instant, self.commit, parts, future_from_ms=self.future_from_ms
+        )
         if after.stale:
             after = self._with_log_files_recounted(now, new_writes, state, after, parts)
         touched = {*self.commit.stats, *self.commit.replaced}
         last_write = state.last
         return FreshnessRecord(
-            at=self.own.requested_at,
+            at=self.instant.requested_at,
             after=last_write.requested_at if last_write is not None else "",
             after_completed=(last_write.completed_at or "") if last_write is not None else "",
-            over=removable(self.own.requested_at, now.timeline),
+            over=removable(self.instant.requested_at, now.timeline),
             watermarks=after.watermarks,
             regression=after.regression,
             future=after.future,
@@ -745,7 +766,7 @@ class FreshnessTracker:
         entries = dict(after.entries)
         for path in self.commit.stats:
             entry = state.entries.get(path) or PartitionFreshnessRecord(
-                NO_WATERMARKS, self.own.requested_at
+                NO_WATERMARKS, self.instant.requested_at
             )
             partition_watermarks = entry.watermarks.followed_by(parts.get(path, NO_WATERMARKS))
             entries[path] = PartitionFreshnessRecord(
@@ -764,11 +785,11 @@ class FreshnessTracker:
 
     def _uncompacted_after(self, snapshot: Snapshot, state: FreshnessState) -> ByPartition:
         """Return the log files of a snapshot that are uncompacted after this write."""
-        timeline = snapshot.timeline.with_completed(self.own, self.action)
-        after = snapshot.with_write(timeline, self.own.requested_at, self.commit)
+        timeline = snapshot.timeline.with_completed(self.instant, self.action)
+        after = snapshot.with_write(timeline, self.instant.requested_at, self.commit)
         by_partition: dict[str, UncompactedLog | None] = {}
         partitions = with_log_partitions(
-            state.logs_in, watermarks_by_partition(self.own.requested_at, self.commit)
+            state.logs_in, watermarks_by_partition(self.instant.requested_at, self.commit)
         )
         for log in uncompacted_logs(after, partitions):
             by_partition[log.partition] = most_urgent(

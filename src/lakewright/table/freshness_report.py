@@ -113,25 +113,27 @@ def time_text(time: int | None) -> str | None:
         return None
 
 
-def freshness_document(found: Freshness, *, partitions: bool) -> Document:
+def freshness_document(freshness: Freshness, *, partitions: bool) -> Document:
     """Return completion and freshness as a JSON document, with `partitions` if requested."""
     document: Document = {
-        "as_of": found.as_of,
+        "as_of": freshness.as_of,
         "views": [
-            {"view": "snapshot", **_view_document(found.snapshot)},
-            {"view": "read_optimized", **_view_document(found.read_optimized)},
+            {"view": "snapshot", **_view_document(freshness.snapshot)},
+            {"view": "read_optimized", **_view_document(freshness.read_optimized)},
         ],
-        "waiting": [asdict(found.uncompacted_logs)] if found.uncompacted_logs is not None else [],
-        "fell_from": found.regression.before if found.regression is not None else None,
+        "waiting": [asdict(freshness.uncompacted_logs)]
+        if freshness.uncompacted_logs is not None
+        else [],
+        "fell_from": freshness.regression.before if freshness.regression is not None else None,
         "future": [
             {"partition": path, "event_time": time, "at": time_text(time)}
-            for path, time in found.future
+            for path, time in freshness.future
         ],
     }
     if partitions:
         document["partitions"] = [
             {"partition": path, "view": view, **_view_document(getattr(values, view))}
-            for path, values in found.partitions.items()
+            for path, values in freshness.partitions.items()
             for view in ("snapshot", "read_optimized")
         ]
     return document
@@ -187,13 +189,13 @@ def _sql_literal(value: str) -> str:
     return f"'{escaped}'"
 
 
-def catalog_properties(found: Freshness) -> dict[str, str | None]:
+def catalog_properties(freshness: Freshness) -> dict[str, str | None]:
     """Return completion and freshness as properties of a table in a catalog."""
     times = {
-        "lakewright.snapshot.completion": found.snapshot.completion,
-        "lakewright.snapshot.freshness": found.snapshot.freshness,
-        "lakewright.read_optimized.completion": found.read_optimized.completion,
-        "lakewright.read_optimized.freshness": found.read_optimized.freshness,
+        "lakewright.snapshot.completion": freshness.snapshot.completion,
+        "lakewright.snapshot.freshness": freshness.snapshot.freshness,
+        "lakewright.read_optimized.completion": freshness.read_optimized.completion,
+        "lakewright.read_optimized.freshness": freshness.read_optimized.freshness,
     }
     properties = {key: None if time is None else str(time) for key, time in times.items()}
-    return {**properties, "lakewright.freshness.as_of": found.as_of}
+    return {**properties, "lakewright.freshness.as_of": freshness.as_of}

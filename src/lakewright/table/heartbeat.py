@@ -9,11 +9,12 @@ from contextlib import suppress
 from lakewright.clock import Clock
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
 from lakewright.model.instant import InstantTime
+from lakewright.model.table_config import META_FOLDER
 from lakewright.storage.base import Storage
 from lakewright.table.locks.retry import DualTimestamp, PeriodicTask
 from lakewright.table.options import HeartbeatSettings
 
-FOLDER = ".hoodie/.heartbeat"
+FOLDER = f"{META_FOLDER}/.heartbeat"
 _STOP_TIMEOUT_S = 10.0
 _FILE_DELETED = "this writer's heartbeat is gone: its write was rolled back"
 

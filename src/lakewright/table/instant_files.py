@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,10 +13,10 @@ from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
 from lakewright.model.instant import REWRITES, Action, Instant, InstantTime, State
 from lakewright.model.plans import InstantRef, RequestedReplace
 from lakewright.storage.base import FileStatus, Storage, map_in_threads, split_path
+from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.markers import finish_markers, spill_folder
-from lakewright.table.snapshot import Snapshot, list_timeline
-
-_HOODIE = ".hoodie"
+from lakewright.table.properties import read_optional
+from lakewright.table.snapshot import Snapshot, data_folders, list_timeline
 
 # The requested time and the action under which the instant completes.
 ActionKey = tuple[InstantTime, str]
@@ -106,7 +106,7 @@ def delete_instant(
     # after this.
     finish_markers(storage, requested_at)
     storage.unsynced().delete_folder(spill_folder(requested_at))
-    storage.unsynced().delete(f"{_HOODIE}/.heartbeat/{requested_at}")
+    storage.unsynced().delete(f"{HEARTBEATS}/{requested_at}")
 
 
 def rollback_metadata(
@@ -143,6 +143,24 @@ def create_if_missing(storage: Storage, path: str, data: bytes) -> None:
         storage.create(path, data)
 
 
+def try_create(
+    storage: Storage, path: str, data: bytes, *, is_exclusive: Callable[[], bool] | None = None
+) -> bool:
+    """Create a file; return False if another process has created a file of this name.
+
+    A file with this content counts as created: storage may refuse a request that it carried out
+    before, since its first answer was lost. Where other processes create files with the same
+    content, it counts only if `is_exclusive` returns that no other process can have created it.
+    """
+    try:
+        storage.create(path, data)
+    except ConflictError:
+        if is_exclusive is not None and not is_exclusive():
+            return False
+        return read_optional(storage, path) == data
+    return True
+
+
 def _create_pending(snapshot: Snapshot, instant: Instant) -> None:
     # Real Hudi reads the plan of every pending replace commit: it accepts a record without a plan,
     # but not a file without a record.
@@ -155,9 +173,10 @@ def _list_files(storage: Storage, partitions: Iterable[str] | None) -> list[File
     if partitions is not None:
         listed = storage.list_many(dict.fromkeys(partitions))
         return [status for files in listed.values() for status in files]
-    folders = [folder for folder in storage.list_folders("") if folder != _HOODIE]
     statuses = storage.list_files("")
-    for tree in map_in_threads(lambda folder: list(storage.list_tree(folder)), folders):
+    for tree in map_in_threads(
+        lambda folder: list(storage.list_tree(folder)), data_folders(storage)
+    ):
         statuses += tree
     return statuses
 

@@ -21,11 +21,12 @@ from enum import StrEnum
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnsupportedError
 from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
 from lakewright.model.instant import InstantTime
+from lakewright.model.table_config import META_FOLDER
 from lakewright.storage.base import MissingFileError, Storage, join_path, split_path
 
-FOLDER = ".hoodie/.temp"
+FOLDER = f"{META_FOLDER}/.temp"
 # Rows that tasks of a write spill for other tasks: not among the markers, see `marker_folder`.
-SPILL = ".hoodie/.lakewright/rows"
+SPILL = f"{META_FOLDER}/.lakewright/rows"
 _MARKER = re.compile(r"(?P<path>.+?)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
 # One marker on each line; but a timeline server that was restarted joins the markers that it finds
 # by commas, and leaves out the line break before the next one.
@@ -160,14 +161,14 @@ def conflicting_instant(
     one commits.
     """
     partition, name = split_path(data_path)
-    own = parse_data_file(name)
-    if own is None:
+    data_file = parse_data_file(name)
+    if data_file is None:
         raise InvalidError("not the name of a data file", path=data_path)
-    others = sorted(alive - {instant})
+    live_instants = sorted(alive - {instant})
     listed = storage.list_many(
-        folder for other in others for folder in _folders_with_markers(other, partition)
+        folder for other in live_instants for folder in _folders_with_markers(other, partition)
     )
-    for other in others:
+    for other in live_instants:
         prefix = f"{marker_folder(other)}/"
         files = [
             file.path
@@ -179,7 +180,7 @@ def conflicting_instant(
         # The markers of another write may be damaged, or half written; that is not an error here.
         with suppress(CorruptError):
             marked = _marked_paths(storage, other, paths)
-        if any(_is_of_group(path, partition, own.file_id) for path in marked):
+        if any(_is_of_group(path, partition, data_file.file_id) for path in marked):
             return other
     return None
 

@@ -156,7 +156,7 @@ class CancelledPlan:
 
 
 def rollback_abandoned_plans(
-    writer: TransactionManager, seen: Snapshot
+    writer: TransactionManager, snapshot: Snapshot
 ) -> tuple[CancelledPlan, ...]:
     """Roll back the cancellable plans of a snapshot that no process executes.
 
@@ -166,7 +166,7 @@ def rollback_abandoned_plans(
     if writer.transaction.failed_writes is FailedWritesPolicy.NEVER:
         return ()
     cancelled = []
-    for instant in _cancellable_plans(seen):
+    for instant in _cancellable_plans(snapshot):
         reason = writer.run_locked(partial(_request_rollback_if_abandoned, writer, instant))
         cancelled += [CancelledPlan(instant, reason)] if reason else []
     times = [plan.plan.requested_at for plan in cancelled]

@@ -98,14 +98,22 @@ class PlanTransaction(Transaction):
         snapshot: Snapshot,
         planned: Instant,
         attempt: ExecutionAttempt,
-        known: Timeline,
+        base_timeline: Timeline,
     ) -> None:
-        """Set up an attempt; `known` is the timeline that the plan was made on."""
+        """Set up an attempt; `base_timeline` is the timeline that the plan was made on."""
         # Whatever their settings, other processes check the heartbeat of a cancellable plan before
         # they roll it back.
-        beats = attempt.stoppable or writer.uses_execution_guard(snapshot.config)
+        force_heartbeat = attempt.stoppable or writer.uses_execution_guard(snapshot.config)
         at, action = planned.requested_at, planned.action
-        super().__init__(writer, snapshot, at, action, known, beats=beats, inheritable=True)
+        super().__init__(
+            writer,
+            snapshot,
+            at,
+            action,
+            base_timeline,
+            force_heartbeat=force_heartbeat,
+            inheritable=True,
+        )
         self.attempt = attempt
         self.cancellable = attempt.stoppable
         self._cause = RollbackCause(_BY_EXECUTION, "it was not completed")
@@ -154,7 +162,7 @@ class PlanTransaction(Transaction):
                 non_blocking=transaction.concurrency is Concurrency.NON_BLOCKING,
                 yields_to_clustering=transaction.clustering_updates
                 is ClusteringUpdateStrategy.REJECT,
-                living=self._higher_priority_writes(self.snapshot) or frozenset(),
+                live=self._higher_priority_writes(self.snapshot) or frozenset(),
             )
 
     def _higher_priority_writes(self, current: Snapshot) -> frozenset[str] | None:
@@ -245,8 +253,12 @@ class PlanTransaction(Transaction):
         with self.writer.locked():
             is_current = self.attempt.is_current(self._storage)
             marked = marked_files(self._storage, self.instant)
-            own = {path for path in {*self._listed_files, *marked} if self.attempt.wrote(path)}
-            self._storage.delete_many(sorted({*marked, *own} if is_current else own))
+            attempt_files = {
+                path for path in {*self._listed_files, *marked} if self.attempt.wrote(path)
+            }
+            self._storage.delete_many(
+                sorted({*marked, *attempt_files} if is_current else attempt_files)
+            )
             if is_current:
                 self._delete_other_completed_files()
                 self._storage.delete(self.pending_path(State.INFLIGHT))
@@ -272,30 +284,30 @@ class PlanInProgressError(ConflictError):
 
 
 def check_executable(
-    equipment: WriterContext, snapshot: Snapshot, current: Instant, *, cancellable: bool
+    context: WriterContext, snapshot: Snapshot, current: Instant, *, cancellable: bool
 ) -> None:
     """Raise PlanInProgressError unless a pending plan may be executed.
 
     The caller has loaded the snapshot under the table's lock.
     """
-    checks_heartbeat = equipment.uses_execution_guard(snapshot.config) or (
+    checks_heartbeat = context.uses_execution_guard(snapshot.config) or (
         # A writer in single-writer mode, too, leaves an execution with a live heartbeat alone.
-        current.state is State.INFLIGHT and equipment.plan_settings(snapshot.config).guard is None
+        current.state is State.INFLIGHT and context.plan_settings(snapshot.config).guard is None
     )
-    live = checks_heartbeat and bool(equipment.live_instants([current.requested_at]))
+    live = checks_heartbeat and bool(context.live_instants([current.requested_at]))
     pending_rollback = pending_rollback_of(snapshot, current.requested_at) if cancellable else None
     reason = execution_refusal(
-        current, cancellable=cancellable, living=live, rollback=pending_rollback
+        current, cancellable=cancellable, is_live=live, rollback=pending_rollback
     )
     if reason is not None:
         raise PlanInProgressError(reason, instant=current.requested_at, action=current.action)
 
 
 def execution_refusal(
-    current: Instant, *, cancellable: bool, living: bool, rollback: PendingRollback | None
+    current: Instant, *, cancellable: bool, is_live: bool, rollback: PendingRollback | None
 ) -> str | None:
     """Return why a pending plan must not be executed now; None if it may be. Pure."""
-    if living:
+    if is_live:
         return (
             f"this {current.action} is being executed: wait until it is done, or until its "
             "heartbeat has expired"

@@ -20,11 +20,12 @@ from lakewright.model.timeline import Timeline
 from lakewright.table.failed_writes import rollback_failed_writes
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
 from lakewright.table.heartbeat import last_heartbeats
+from lakewright.table.instant_files import try_create
 from lakewright.table.locks.base import Lock
 from lakewright.table.options import FailedWritesPolicy
 from lakewright.table.plan_cancellation import age_ms, rollback_plans
 from lakewright.table.plan_execution import ExecutionAttempt, PlanTransaction, check_executable
-from lakewright.table.properties import drop_metadata_table, read_optional
+from lakewright.table.properties import drop_metadata_table
 from lakewright.table.rollback import rollback_locked
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.transaction import TransactionManager
@@ -167,21 +168,12 @@ def _schedule_locked(
             )
             rollback_plans(writer, snapshot, request.supersedes, times, cause)
             lock.verify()
-        created = _create_file(writer, snapshot.timeline_path(requested), request.data)
+        created = try_create(writer.storage, snapshot.timeline_path(requested), request.data)
         if created and (
             writer.still_holds(lock) or _has_no_overlapping_plan(writer, snapshot, requested)
         ):
             return requested, request
     raise ConflictError("others were faster with every plan", action=action, tries=_TRIES)
-
-
-def _create_file(writer: TransactionManager, path: str, data: bytes) -> bool:
-    try:
-        writer.storage.create(path, data)
-    except ConflictError:
-        # This process may have created the file, and only the answer of storage was lost.
-        return read_optional(writer.storage, path) == data
-    return True
 
 
 def _has_no_overlapping_plan(
@@ -200,9 +192,11 @@ def _has_no_overlapping_plan(
     new_plans = plans.keys() - base.timeline.plans.keys() - {requested.requested_at}
     if not new_plans or requested not in current.timeline:
         return True
-    own = current.plan_of(requested.requested_at, requested.action)
-    others = [plan for at in new_plans if (plan := current.plan_of(at, plans[at]))]
-    if own is None or all(own.file_groups.isdisjoint(other.file_groups) for other in others):
+    own_plan = current.plan_of(requested.requested_at, requested.action)
+    other_plans = [plan for at in new_plans if (plan := current.plan_of(at, plans[at]))]
+    if own_plan is None or all(
+        own_plan.file_groups.isdisjoint(other.file_groups) for other in other_plans
+    ):
         return True
     writer.storage.delete(current.timeline_path(requested))
     return False
@@ -252,7 +246,9 @@ def begin_execution(
         attempt = ExecutionAttempt.create(
             at, partition, writer.clock.new_id(), stoppable=cancellable
         )
-        execution = PlanTransaction(writer, snapshot, planned, attempt, Timeline.of(before_plan))
+        execution = PlanTransaction(
+            writer, snapshot, planned, attempt, Timeline.from_instants(before_plan)
+        )
         execution.begin(lock)
         return execution
 

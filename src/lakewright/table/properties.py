@@ -28,10 +28,10 @@ from lakewright.format.table_properties import (
 )
 from lakewright.model.file_group import PARTITION_METADATA
 from lakewright.model.instant import full_time, is_time
-from lakewright.model.table_config import TableConfig
+from lakewright.model.table_config import META_FOLDER, TableConfig
 from lakewright.storage.base import MissingFileError, Storage, join_path, map_in_threads
 
-PROPERTIES = ".hoodie/hoodie.properties"
+PROPERTIES = f"{META_FOLDER}/hoodie.properties"
 BACKUP = PROPERTIES + ".backup"
 
 
@@ -200,7 +200,7 @@ def _parse_or_none(data: bytes) -> PartitionMetadata | None:
 # - they are absent: there is no folder that this library would have to delete.
 
 
-METADATA_FOLDER = ".hoodie/metadata"
+METADATA_FOLDER = f"{META_FOLDER}/metadata"
 
 _PARTITIONS_PROPERTY = "hoodie.table.metadata.partitions"
 _METADATA_PROPERTIES = (_PARTITIONS_PROPERTY, f"{_PARTITIONS_PROPERTY}.inflight")

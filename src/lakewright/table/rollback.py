@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lakewright.clock import Clock
-from lakewright.errors import ConflictError, CorruptError, InvalidError, found_in
+from lakewright.errors import ConflictError, CorruptError, InvalidError, errors_in_file
 from lakewright.format.timeline_metadata import (
     format_rollback,
     format_rollback_plan,
@@ -30,7 +30,7 @@ from lakewright.model.instant import REWRITES, WRITE_ACTIONS, Action, Instant, S
 from lakewright.model.plans import InstantRef, RollbackCause, RollbackPlan, RollbackRequest
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import join_path, split_path
-from lakewright.table.archived_timeline import archived_times_in, load_entries
+from lakewright.table.archived_timeline import archived_times_in, load_archived_metadata
 from lakewright.table.conflicts import OperationKind, operation_of_commit
 from lakewright.table.damaged_commits import find_damage, with_commits_from_file_names
 from lakewright.table.instant_files import (
@@ -116,15 +116,15 @@ def _depends_on_compaction(snapshot: Snapshot, later: Instant, compaction: Commi
 
 def _check_no_data_loss(snapshot: Snapshot, instant: Instant, commit: CommitMetadata) -> None:
     """Raise InvalidError if the table without this instant would lack rows that it had before."""
-    rest = Timeline(tuple(i for i in snapshot.timeline if i != instant))
-    if snapshot.archived_hidden_by(rest):
+    remaining = Timeline(tuple(i for i in snapshot.timeline if i != instant))
+    if snapshot.archived_hidden_by(remaining):
         raise InvalidError(
             "the last write on the active timeline that no savepoint holds cannot be rolled back: "
             "readers would take archived ones for uncommitted",
             instant=str(instant),
         )
     at = instant.requested_at
-    if rest.is_archived(at):
+    if remaining.is_archived(at):
         raise InvalidError(
             "the first write on the active timeline cannot be rolled back under later ones: "
             "readers would take files that it leaves for archived",
@@ -135,13 +135,13 @@ def _check_no_data_loss(snapshot: Snapshot, instant: Instant, commit: CommitMeta
             "interrupted archiving has this write in the archived timeline already: it must stay",
             instant=str(instant),
         )
-    _, lost_files = slices_before_cleaning(
-        snapshot, TimelineView(rest), commit.partitions, since=instant.requested_at
+    _, cleaned_files = slices_before_cleaning(
+        snapshot, TimelineView(remaining), commit.partitions, since=instant.requested_at
     )
     missing = [
         name
-        for group in sorted(commit.file_groups() & lost_files.keys())
-        for name in lost_files[group]
+        for group in sorted(commit.file_groups() & cleaned_files.keys())
+        for name in cleaned_files[group]
     ]
     if missing:
         raise InvalidError(
@@ -291,7 +291,7 @@ def pending_rollbacks(snapshot: Snapshot) -> tuple[PendingRollback, ...]:
         # A writer that does not create files atomically may have crashed before the plan was
         # written, and so before it changed anything.
         if data:
-            with found_in(path):
+            with errors_in_file(path):
                 pending.append(PendingRollback(instant, parse_rollback_plan(data)))
     return tuple(pending)
 
@@ -314,7 +314,7 @@ def completed_rollback_of(snapshot: Snapshot, at: str) -> Instant | None:
 def load_rollback(snapshot: Snapshot, completed: Instant) -> RollbackMetadata:
     """Load what a completed rollback has recorded."""
     path = snapshot.timeline_path(completed)
-    with found_in(path):
+    with errors_in_file(path):
         return parse_rollback(snapshot.storage.read(path))
 
 
@@ -575,13 +575,9 @@ def load_rollbacks(snapshot: Snapshot, *, archived: bool = False) -> tuple[Rollb
 
 def _archived_rollbacks(snapshot: Snapshot) -> Iterator[RollbackInfo]:
     folder = snapshot.config.history_folder
-    for entry in load_entries(snapshot.storage, folder, with_content=True):
-        if entry.action == Action.ROLLBACK and entry.metadata:
-            instant = Instant(
-                entry.requested_at, Action(entry.action), completed_at=entry.completed_at
-            )
-            with found_in(f"{folder}: {entry.requested_at}"):
-                yield from _infos_of_completed(instant, parse_rollback(entry.metadata))
+    archived = load_archived_metadata(snapshot.storage, folder, {Action.ROLLBACK}, parse_rollback)
+    for instant, metadata in archived:
+        yield from _infos_of_completed(instant, metadata)
 
 
 def _infos_of_completed(instant: Instant, metadata: RollbackMetadata) -> list[RollbackInfo]:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from lakewright.clock import Clock
-from lakewright.errors import ConflictError, CorruptError, InvalidError, found_in
+from lakewright.errors import ConflictError, CorruptError, InvalidError, errors_in_file
 from lakewright.format.timeline_metadata import (
     format_restore,
     format_restore_plan,
@@ -51,7 +51,7 @@ from lakewright.table.instant_files import (
     rollback_metadata,
     timeline_files,
 )
-from lakewright.table.locks.base import held
+from lakewright.table.locks.base import acquired
 from lakewright.table.properties import drop_metadata_table, read_optional
 from lakewright.table.rollback import (
     check_can_rollback,
@@ -130,13 +130,15 @@ def _plan_savepoint(
 ) -> SavepointMetadata:
     _check_completed(snapshot, instant)
     view = snapshot.view(requested_until=instant)
-    slices, lost_files = slices_before_cleaning(snapshot, view, since=instant)
-    if lost_files:
+    slices, cleaned_files = slices_before_cleaning(snapshot, view, since=instant)
+    if cleaned_files:
         raise InvalidError(
             "files of this instant's state were cleaned, or are about to be",
             instant=instant,
             files=sorted(
-                join_path(group[0], name) for group in lost_files for name in lost_files[group]
+                join_path(group[0], name)
+                for group in cleaned_files
+                for name in cleaned_files[group]
             ),
         )
     files: dict[str, list[str]] = {}
@@ -257,26 +259,6 @@ def restore_locked(
     return _execute(snapshot, _request(snapshot, plan, times), times, clock)
 
 
-def resume_restore(snapshot: Snapshot, times: TimeGenerator, clock: Clock) -> Instant | None:
-    """Complete a restore whose process crashed, before anything else is done; None without one.
-
-    InvalidError if other writers have written since: the table is between two states, and only the
-    user that requested the restore can decide whether it is still wanted.
-    """
-    pending = pending_restore(snapshot)
-    if pending is None:
-        _delete_other_restores(snapshot, None)
-        return None
-    later_writes = _written_since(snapshot, pending)
-    if later_writes:
-        raise InvalidError(
-            "a restore was interrupted and the table was written since: run the restore again",
-            savepoint=pending.plan.savepoint,
-            writes=later_writes,
-        )
-    return _execute(snapshot, pending, times, clock)
-
-
 def pending_restore(snapshot: Snapshot) -> PendingRestore | None:
     """Return the pending restore with a plan, the newest if there are several."""
     for instant in reversed(snapshot.timeline.pending(_RESTORE)):
@@ -291,7 +273,7 @@ def _load_plan(snapshot: Snapshot, instant: Instant) -> RestorePlan | None:
     data = read_optional(snapshot.storage, path)
     if not data:
         return None
-    with found_in(path):
+    with errors_in_file(path):
         return parse_restore_plan(data)
 
 
@@ -399,8 +381,8 @@ def _check_not_archived(snapshot: Snapshot, savepoint: str) -> None:
 
 
 def _check_none_hidden(snapshot: Snapshot, savepoint: str, later: Collection[Instant]) -> None:
-    rest = Timeline(tuple(i for i in snapshot.timeline if i not in later))
-    hidden = snapshot.archived_hidden_by(rest)
+    remaining = Timeline(tuple(i for i in snapshot.timeline if i not in later))
+    hidden = snapshot.archived_hidden_by(remaining)
     if hidden:
         raise InvalidError(
             "only saved writes would be left on the active timeline, and readers would take "
@@ -412,7 +394,7 @@ def _check_none_hidden(snapshot: Snapshot, savepoint: str, later: Collection[Ins
 
 def _check_saved_files(snapshot: Snapshot, saved: Instant) -> None:
     path = snapshot.timeline_path(saved)
-    with found_in(path):
+    with errors_in_file(path):
         partitions = parse_savepoint(snapshot.storage.read(path)).partitions
     listed = snapshot.storage.list_many(partitions)
     existing = {status.path for files in listed.values() for status in files}
@@ -446,7 +428,7 @@ def locked_table(
     `check` may raise before anything has changed.
     """
     lock = writer.new_lock()
-    with held(lock):
+    with acquired(lock):
         snapshot = load_snapshot(writer.storage)
         check_writable(snapshot.config)
         if check is not None:

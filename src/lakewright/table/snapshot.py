@@ -18,7 +18,7 @@ from itertools import chain
 import pyarrow as pa
 
 from lakewright.clock import zone_of
-from lakewright.errors import CorruptError, InvalidError, UnsupportedError, found_in
+from lakewright.errors import CorruptError, InvalidError, UnsupportedError, errors_in_file
 from lakewright.format.avro.schema import arrow_schema
 from lakewright.format.timeline_metadata import (
     parse_clean,
@@ -53,7 +53,7 @@ from lakewright.model.instant import (
 )
 from lakewright.model.plans import CleanPlan, ClusteringPlan, CompactionPlan
 from lakewright.model.schema import query_schema
-from lakewright.model.table_config import TableConfig
+from lakewright.model.table_config import META_FOLDER, TableConfig
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import (
     FileStatus,
@@ -64,22 +64,22 @@ from lakewright.storage.base import (
     split_path,
 )
 from lakewright.table.archived_timeline import (
+    archived_instants,
     archived_times_in,
+    load_archived_metadata,
     load_entries,
     load_entries_archived_since,
-    write_instants,
 )
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import marked_files
 from lakewright.table.properties import PROPERTIES, load_properties, read_optional
-from lakewright.utils.concurrent import many_values
+from lakewright.utils.concurrent import gc_paused
 
 DataFile = BaseFile | LogFile
 
 # Listing partitions. A folder is a partition if it contains the partition metadata file, as for
 # every other reader.
 
-_META_FOLDER = ".hoodie"
 # Enough tasks to keep all threads busy until the end, and few enough that scheduling them costs
 # nothing.
 _MAX_LISTING_TASKS = 1000
@@ -116,7 +116,7 @@ def _folders_to_list(storage: Storage, excluded: frozenset[str]) -> list[str]:
         levels = map_in_threads(storage.list_folders, parents, storage.parallel_listings)
         next_parents: list[str] = []
         for parent, children in zip(parents, levels, strict=True):
-            folders = [f for f in children if f != _META_FOLDER]
+            folders = [f for f in children if f != META_FOLDER]
             others = [f for f in folders if f not in excluded and f not in ancestors]
             # One listing of the parent is cheaper than a listing of each of many subfolders.
             if parent and 2 * len(others) > len(folders):
@@ -126,6 +126,11 @@ def _folders_to_list(storage: Storage, excluded: frozenset[str]) -> list[str]:
                 next_parents += [f for f in folders if f in ancestors]
         parents = next_parents
     return folders_to_list
+
+
+def data_folders(storage: Storage) -> list[str]:
+    """Return the topmost folders of a table that may contain partitions."""
+    return [folder for folder in storage.list_folders("") if folder != META_FOLDER]
 
 
 def _list_trees(storage: Storage, folders: list[str]) -> dict[str, list[DataFile]]:
@@ -179,15 +184,20 @@ class Snapshot:
         entries = load_entries(self.storage, self.config.history_folder)
         # Archiving that is running, or has crashed, leaves instants on both timelines.
         active = self.timeline.by_time
-        return tuple(i for i in write_instants(entries) if i.requested_at not in active)
+        writes = archived_instants(entries, WRITE_ACTIONS)
+        return tuple(i for i in writes if i.requested_at not in active)
 
     @cached_property
     def archived_times(self) -> dict[str, str]:
         """The completion times of the archived writes, by requested time."""
         return {i.requested_at: i.completed_at or "" for i in self.archived}
 
-    def archived_after(self, completed_at: InstantTime) -> list[Instant]:
+    def archived_after(
+        self, completed_at: InstantTime, actions: Collection[str] = WRITE_ACTIONS
+    ) -> list[Instant]:
         """Return the archived writes that completed at a time or later, in no particular order.
+
+        `actions` names other actions than writes.
 
         Only files of the archived timeline that were written since then are read, with a tolerance:
         the clock of storage may differ from the clock of the timeline, and local times jump.
@@ -203,7 +213,7 @@ class Snapshot:
         active = self.timeline.by_time
         return [
             i
-            for i in write_instants(entries)
+            for i in archived_instants(entries, actions)
             if (i.completed_at or "") >= completed_at and i.requested_at not in active
         ]
 
@@ -221,14 +231,14 @@ class Snapshot:
         folder = self.config.history_folder
         return requested_at in archived_times_in(self.storage, folder, requested_at, requested_at)
 
-    def archived_hidden_by(self, rest: Timeline) -> list[str]:
-        """Return the archived writes that would look uncommitted if the timeline was `rest`.
+    def archived_hidden_by(self, remaining: Timeline) -> list[str]:
+        """Return the archived writes that would look uncommitted if the timeline was `remaining`.
 
         Pending writes do not define the start of the timeline here: they may be rolled back.
         """
-        if rest.writes_without_savepoint:
+        if remaining.writes_without_savepoint:
             return []
-        completed_only = Timeline(tuple(i for i in rest if i.is_completed))
+        completed_only = Timeline(tuple(i for i in remaining if i.is_completed))
         return sorted(at for at in self.archived_times if not completed_only.is_archived(at))
 
     def view(
@@ -257,19 +267,19 @@ class Snapshot:
 
     def commits(self, instants: Iterable[Instant]) -> list[CommitMetadata]:
         """Return the commit metadata of each of these completed writes, active or archived."""
-        wanted = list(instants)
-        missing = [i for i in wanted if i.requested_at not in self._commits]
+        requested = list(instants)
+        missing = [i for i in requested if i.requested_at not in self._commits]
         active = [i for i in missing if i.requested_at in self.timeline.by_time]
         contents = self._read_active(active)
-        with many_values():
+        with gc_paused():
             for instant, data in zip(active, contents, strict=True):
                 if data is not None:
-                    with found_in(self.timeline_path(instant)):
+                    with errors_in_file(self.timeline_path(instant)):
                         self._commits[instant.requested_at] = parse_commit(data)
         archived = {i.requested_at for i in missing} - self._commits.keys()
         if archived:
             self._load_archived(archived)
-        return [self._commits[i.requested_at] for i in wanted]
+        return [self._commits[i.requested_at] for i in requested]
 
     def _read_active(self, instants: list[Instant]) -> list[bytes | None]:
         """Return the content of timeline files; None for instants archived concurrently."""
@@ -280,23 +290,22 @@ class Snapshot:
             return [read_optional(self.storage, path) for path in paths]
 
     def _load_archived(self, times: set[str]) -> None:
-        entries = load_entries(
-            self.storage,
-            self.config.history_folder,
-            first=min(times),
-            last=max(times),
-            with_content=True,
-        )
-        for entry in entries:
-            is_write = entry.action in WRITE_ACTIONS
-            if entry.requested_at in times and entry.metadata and is_write:
-                with found_in(f"{self.config.history_folder}: {entry.requested_at}"):
-                    self._commits[entry.requested_at] = parse_commit(entry.metadata)
+        archived = self.archived_commits(first=min(times), last=max(times))
+        self._commits.update((i.requested_at, c) for i, c in archived if i.requested_at in times)
         missing = sorted(times - self._commits.keys())
         if missing:
             raise CorruptError(
                 "instants are neither on the active nor on the archived timeline", instants=missing
             )
+
+    def archived_commits(
+        self, *, first: InstantTime, last: InstantTime
+    ) -> Iterator[tuple[Instant, CommitMetadata]]:
+        """Yield the archived writes requested between two times, with their metadata."""
+        folder = self.config.history_folder
+        return load_archived_metadata(
+            self.storage, folder, WRITE_ACTIONS, parse_commit, first=first, last=last
+        )
 
     def schema(self, view: TimelineView) -> pa.Schema:
         """Return the query schema of the table as of the newest write that `view` sees."""
@@ -305,7 +314,7 @@ class Snapshot:
             raise InvalidError(
                 "the table has no schema yet: nothing was written", table=self.config.name
             )
-        with found_in(self.config.timeline_folder):
+        with errors_in_file(self.config.timeline_folder):
             return query_schema(arrow_schema(stored))
 
     def avro_schema(self, view: TimelineView | None = None) -> str | None:
@@ -402,7 +411,9 @@ class Snapshot:
         write = self.timeline.by_time.get(requested_at)
         if write is None and self.timeline.is_archived(requested_at):
             write = next((i for i in self.archived if i.requested_at == requested_at), None)
-        names = self.commits([write])[0].named_files() if write is not None else frozenset()
+        names = (
+            self.commits([write])[0].referenced_file_names() if write is not None else frozenset()
+        )
         marked = marked_files(self.storage, requested_at)
         return tuple(path for path in marked if path.rpartition("/")[2] not in names)
 
@@ -445,7 +456,7 @@ class Snapshot:
         if any(self.timeline.is_archived(at) for at in duplicated):
             instants |= {i.requested_at: i for i in self.archived}
         resolvable = duplicated & instants.keys()
-        listed = {at: self.commits([instants[at]])[0].named_files() for at in resolvable}
+        listed = {at: self.commits([instants[at]])[0].referenced_file_names() for at in resolvable}
         return {
             partition: [f for f in names if f.instant not in listed or f.name in listed[f.instant]]
             for partition, names in files.items()
@@ -453,21 +464,21 @@ class Snapshot:
 
     def with_completion_times(self, view: TimelineView, files: FilesByPartition) -> TimelineView:
         """Return the view with the archived completion times that building slices needs."""
-        wanted = {
+        needed = {
             file.instant
             for names in files.values()
             for file in names
             if (isinstance(file, LogFile) or view.completed_until is not None)
             and self.timeline.is_archived(file.instant)
         }
-        wanted -= view.archived.keys()
-        if not wanted:
+        needed -= view.archived.keys()
+        if not needed:
             return view
         entries = load_entries(
-            self.storage, self.config.history_folder, first=min(wanted), last=max(wanted)
+            self.storage, self.config.history_folder, first=min(needed), last=max(needed)
         )
         completion_times = {
-            e.requested_at: e.completed_at for e in entries if e.requested_at in wanted
+            e.requested_at: e.completed_at for e in entries if e.requested_at in needed
         }
         return replace(view, archived={**view.archived, **completion_times})
 
@@ -480,7 +491,7 @@ class Snapshot:
         cleans = self.timeline.completed(Action.CLEAN)
         if cleans:
             path = self.timeline_path(cleans[-1])
-            with found_in(path):
+            with errors_in_file(path):
                 candidates.append(parse_clean(self.storage.read(path)).readable_from)
         return max((at for at in candidates if at is not None), default=None)
 
@@ -493,7 +504,7 @@ class Snapshot:
             # Not every writer creates a file atomically: it may have crashed before the plan was
             # written.
             if data:
-                with found_in(path):
+                with errors_in_file(path):
                     cleans.append((instant, parse_clean_plan(data)))
         return cleans
 
@@ -518,7 +529,7 @@ class Snapshot:
         data = read_optional(self.storage, path)
         if data is None:
             return None
-        with found_in(path):
+        with errors_in_file(path):
             if action == Action.CLUSTERING:
                 return parse_requested_replace(data).plan
             return parse_compaction_plan(data)
@@ -555,20 +566,20 @@ def load_consistent_snapshot(storage: Storage) -> Snapshot:
     files = list_timeline(storage, first.config)
     # Other instants are kept: a savepoint decides where the timeline starts.
     instants = (i for i in files if not i.is_write or (i.completed_at or "") <= latest)
-    return replace(first, timeline=Timeline.of(instants), _commits={})
+    return replace(first, timeline=Timeline.from_instants(instants), _commits={})
 
 
 def load_snapshot_and_files(storage: Storage) -> tuple[Snapshot, tuple[Instant, ...]]:
     """Load the table and every file of its timeline, including the earlier states of an instant."""
-    with found_in(PROPERTIES):
+    with errors_in_file(PROPERTIES):
         config = TableConfig.from_properties(load_properties(storage))
     files = list_timeline(storage, config)
-    return Snapshot(storage, config, Timeline.of(files)), files
+    return Snapshot(storage, config, Timeline.from_instants(files)), files
 
 
 def load_timeline(storage: Storage, config: TableConfig) -> Timeline:
     """List the timeline now."""
-    return Timeline.of(list_timeline(storage, config))
+    return Timeline.from_instants(list_timeline(storage, config))
 
 
 def list_timeline(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
@@ -584,10 +595,10 @@ _COMMITS_PER_READ = 16
 
 
 def commits_newest_first(
-    snapshot: Snapshot, before: Snapshot | None = None
+    snapshot: Snapshot, base: Snapshot | None = None
 ) -> Iterator[tuple[Instant, CommitMetadata]]:
-    """Yield the completed writes of a table, newest first; only those that `before` lacks."""
-    for instants in _writes_newest_first(snapshot, before):
+    """Yield the completed writes of a table, newest first; only those that `base` lacks."""
+    for instants in _writes_newest_first(snapshot, base):
         yield from zip(instants, snapshot.commits(instants), strict=True)
 
 
@@ -630,18 +641,18 @@ def slices_before_cleaning(
         for partition in sorted({*listed, *cleaned} if selected is None else selected)
     }
     slices = [group.latest_merged_slice() for group in snapshot.groups(view, files)]
-    lost_files: dict[GroupKey, list[str]] = {}
+    cleaned_files: dict[GroupKey, list[str]] = {}
     for file_slice in slices:
         names = [file.name for file in files_of_slice(file_slice)]
         cleaned_names = [name for name in names if name in cleaned.get(file_slice.partition, ())]
         if cleaned_names:
-            lost_files[file_slice.partition, file_slice.file_id] = cleaned_names
-    return slices, lost_files
+            cleaned_files[file_slice.partition, file_slice.file_id] = cleaned_names
+    return slices, cleaned_files
 
 
-def files_of_slice(found: FileSlice) -> list[BaseFile | LogFile]:
+def files_of_slice(file_slice: FileSlice) -> list[BaseFile | LogFile]:
     """Return the files of a slice: its base file, then its log files from newest to oldest."""
-    return [*([found.base] if found.base else []), *reversed(found.logs)]
+    return [*([file_slice.base] if file_slice.base else []), *reversed(file_slice.logs)]
 
 
 def _with_cleaned(
@@ -682,7 +693,7 @@ def _cleaned_files(snapshot: Snapshot, since: str) -> dict[str, set[str]]:
     for clean in snapshot.timeline.completed(Action.CLEAN):
         if (clean.completed_at or "") > since:
             path = snapshot.timeline_path(clean)
-            with found_in(path):
+            with errors_in_file(path):
                 metadata = parse_clean(snapshot.storage.read(path))
             for partition, part in metadata.partitions.items():
                 names = {split_path(path)[1] for path in (*part.deleted, *part.failed)}

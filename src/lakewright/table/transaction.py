@@ -42,7 +42,8 @@ from lakewright.table.conflicts import ConflictChecker, max_timeline_time
 from lakewright.table.failed_writes import rollback_failed_writes
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
 from lakewright.table.heartbeat import Heartbeat, live_heartbeats
-from lakewright.table.locks.base import Lock, held, lock_for, run_locked
+from lakewright.table.instant_files import try_create
+from lakewright.table.locks.base import Lock, acquired, lock_for, run_locked
 from lakewright.table.markers import finish_markers, marked_files
 from lakewright.table.options import (
     PLAN_KEYS,
@@ -127,7 +128,7 @@ class WriterContext:
     def locked(self) -> Iterator[Lock]:
         """Hold the table's lock for a block, which is not repeated if the lock is lost."""
         lock = self.new_lock()
-        with held(lock):
+        with acquired(lock):
             yield lock
 
     def times(
@@ -256,19 +257,19 @@ class Transaction:
         snapshot: Snapshot,
         instant: InstantTime,
         action: Action,
-        known: Timeline | None = None,
+        base_timeline: Timeline | None = None,
         *,
-        beats: bool = False,
+        force_heartbeat: bool = False,
         inheritable: bool = False,
     ) -> None:
         """Set up a transaction whose requested file the caller creates.
 
-        `known` is the timeline that the write was planned on, if not that of the snapshot.
-        `beats` forces a heartbeat even if the settings need none; for `inheritable` see
+        `base_timeline` is the timeline that the write was planned on, if not that of the snapshot.
+        `force_heartbeat` forces a heartbeat even if the settings need none; for `inheritable` see
         `Heartbeat`.
         """
         self.writer = writer
-        self._base_timeline = known or snapshot.timeline
+        self._base_timeline = base_timeline or snapshot.timeline
         self.snapshot = snapshot
         self.instant = instant
         self.action = action
@@ -279,7 +280,7 @@ class Transaction:
         self._listed_files: frozenset[str] = frozenset()
         self._reported_files: frozenset[str] = frozenset()
         self.after = snapshot
-        has_heartbeat = beats or writer.uses_heartbeat
+        has_heartbeat = force_heartbeat or writer.uses_heartbeat
         self._heartbeat = writer.new_heartbeat(instant, inheritable) if has_heartbeat else None
 
     def __enter__(self) -> Self:
@@ -353,7 +354,7 @@ class Transaction:
         lock.verify()
         self._verify_heartbeat()
         self._create_completed(completed, commit_bytes(completed.action, metadata))
-        timeline = Timeline.of([*files, completed])
+        timeline = Timeline.from_instants([*files, completed])
         self.after = current.with_write(timeline, self.instant, metadata)
         return _PublishedCommit(completed, frozenset(files), self.writer.still_holds(lock))
 
@@ -422,7 +423,7 @@ class Transaction:
         return max(completed.completed_at or "", format_epoch_ms(latest_ms, zone))
 
     def _conflict_checker(self, files: Iterable[Instant]) -> ConflictChecker:
-        current = Snapshot(self._storage, self.snapshot.config, Timeline.of(files))
+        current = Snapshot(self._storage, self.snapshot.config, Timeline.from_instants(files))
         return ConflictChecker(self.snapshot.timeline, current)
 
     def report(self, files: Iterable[str]) -> None:
@@ -536,7 +537,7 @@ class Transaction:
             non_blocking=self.writer.transaction.concurrency is Concurrency.NON_BLOCKING,
             yields_to_clustering=self.writer.transaction.clustering_updates
             is ClusteringUpdateStrategy.REJECT,
-            gives_way_to=self._higher_priority_writes(current),
+            yields_to=self._higher_priority_writes(current),
         )
         self._check_no_orphans_read(current, metadata)
         # Another process may have enabled the metadata table since this write began; readers that
@@ -687,13 +688,16 @@ class TransactionManager(WriterContext):
         if isinstance(result, Postponed):
             return result
         transaction, spec = result
-        inflight_created = False
         try:
             self.storage.create(transaction.pending_path(State.INFLIGHT), spec.inflight)
-            inflight_created = True
-        finally:
-            if not inflight_created:
-                transaction.abort_best_effort()
+        except ConflictError:
+            # Another process has this instant: its files must stay. If it was this process, and
+            # only the answer of storage was lost, the next writer rolls the write back.
+            transaction.stop_heartbeat()
+            raise
+        except BaseException:
+            transaction.abort_best_effort()
+            raise
         return transaction, spec
 
     def _begin_locked(
@@ -731,7 +735,14 @@ class TransactionManager(WriterContext):
                 # Other writers must never see the instant without its heartbeat.
                 transaction.start_heartbeat()
                 lock.verify()
-                created = self._create_file(transaction.pending_path(State.REQUESTED), data)
+                # The requested files of all writers are alike. While this process holds the lock
+                # that they take, no other of them has created one with this time.
+                created = try_create(
+                    self.storage,
+                    transaction.pending_path(State.REQUESTED),
+                    data,
+                    is_exclusive=lambda: self.still_holds(lock),
+                )
                 created = created and self._is_time_unique(transaction)
             finally:
                 if not created:
@@ -754,10 +765,3 @@ class TransactionManager(WriterContext):
             return True
         self.storage.delete(transaction.pending_path(State.REQUESTED))
         return False
-
-    def _create_file(self, path: str, data: bytes) -> bool:
-        try:
-            self.storage.create(path, data)
-        except ConflictError:
-            return False
-        return True

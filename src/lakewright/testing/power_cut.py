@@ -73,9 +73,13 @@ class _State:
         if isinstance(call, _EntryChange):
             self.unsynced.append(call)
         elif call.node in self.folders:
-            for change in [each for each in self.unsynced if each.folder == call.node]:
+            for change in [
+                entry_change for entry_change in self.unsynced if entry_change.folder == call.node
+            ]:
                 _apply(self.entries, change)
-            self.unsynced = [each for each in self.unsynced if each.folder != call.node]
+            self.unsynced = [
+                entry_change for entry_change in self.unsynced if entry_change.folder != call.node
+            ]
         else:
             self.synced[call.node] = call.size
 
@@ -264,7 +268,7 @@ class PowerCut:
 
     def without(self, number: int) -> dict[str, bytes]:
         """All files, if all unsynced entry changes except this one survive."""
-        return self.files([each for each in range(self.unsure) if each != number], Kept.ALL)
+        return self.files([index for index in range(self.unsure) if index != number], Kept.ALL)
 
     def outcomes(
         self, chance: random.Random | None = None, more: int = 0
@@ -280,7 +284,7 @@ class PowerCut:
             yield from _if_new(self.without(number), hashes)
         for _ in range(more if chance is not None and self.unsure > 1 else 0):
             assert chance is not None
-            applied = [each for each in every if chance.random() < 0.5]
+            applied = [index for index in every if chance.random() < 0.5]
             yield from _if_new(self.files(applied, chance.choice(list(Kept))), hashes)
 
     def _files_below(

@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.1
 _LOG_TAIL_BYTES = 2000
 
 
-def ask(process: subprocess.Popen[str], request: object) -> Any:
+def send_request(process: subprocess.Popen[str], request: object) -> Any:
     """Send a request as a line of JSON and return the answer; None if the process has ended."""
     assert process.stdin is not None
     assert process.stdout is not None

@@ -111,11 +111,11 @@ class SampleHistory:
         rides: int = 12,
         late_ms: int = 0,
         took_ms: int = 40_000,
-        meanwhile: Callable[[], object] | None = None,
+        during: Callable[[], object] | None = None,
     ) -> Commit:
         """Upsert rides of some cities, which updates earlier rides with the same keys.
 
-        `meanwhile` is called before the write commits.
+        `during` is called before the write commits.
         """
         begin = self.clock.now_ms() - late_ms
         rows = [
@@ -123,19 +123,19 @@ class SampleHistory:
             for city in cities or CITIES[:3]
             for number in range(rides)
         ]
-        return self._write(Operation.UPSERT, rows, took_ms, meanwhile)
+        return self._write(Operation.UPSERT, rows, took_ms, during)
 
     def services(
         self,
         took_ms: int = 2 * _MINUTE,
-        meanwhile: Callable[[], object] | None = None,
+        during: Callable[[], object] | None = None,
         **options: str,
     ) -> ServiceRunner:
-        """A runner of services whose jobs take `took_ms` each and call `meanwhile`."""
+        """A runner of services whose jobs take `took_ms` each and call `during`."""
 
         def pass_time() -> None:
-            if meanwhile is not None:
-                meanwhile()
+            if during is not None:
+                during()
             self.clock.advance(took_ms)
 
         all_options = {**OPTIONS, **{k.replace("_", "."): v for k, v in options.items()}}
@@ -199,7 +199,7 @@ def sample_history(storage: Storage, now_ms: int) -> SampleHistory:
     TableTtl.for_table(storage, OPTIONS, table.clock).save(
         {"spec": "*", "units": "DAYS", "value": 6}
     )
-    TableTtl.for_table(storage, OPTIONS, table.clock).on(run_inline=False)
+    TableTtl.for_table(storage, OPTIONS, table.clock).enable(run_inline=False)
     table.clock.advance(max(0, now_ms - 155 * _MINUTE - table.clock.now_ms()))
     for turn in range(18):
         first = turn % len(CITIES)

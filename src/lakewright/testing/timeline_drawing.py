@@ -23,7 +23,7 @@ def draw(picture: str) -> Timeline:
     actions = [line.split()[0] for line in lines]
     start = min(len(line) - len(line.lstrip()) for line in lines) + max(map(len, actions)) + 1
     drawn = zip(actions, lines, strict=True)
-    return Timeline.of(
+    return Timeline.from_instants(
         instant for action, line in drawn for instant in _instants(Action(action), line[start:])
     )
 

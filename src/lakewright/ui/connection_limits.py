@@ -86,11 +86,13 @@ class LimitedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _make_room(self) -> bool:
-        limited = [each for each in self.connections if isinstance(each, LimitedProtocol)]
-        waiting = [each for each in limited if each.is_waiting]
+        limited = [
+            connection for connection in self.connections if isinstance(connection, LimitedProtocol)
+        ]
+        waiting = [connection for connection in limited if connection.is_waiting]
         if not waiting:
             return False
-        oldest = min(waiting, key=lambda each: each._waiting_since)
+        oldest = min(waiting, key=lambda connection: connection._waiting_since)
         # asyncio calls its connection_lost only after further connections may have been made.
         self.connections.discard(oldest)
         oldest.transport.abort()

@@ -97,7 +97,9 @@ def timeline_document(snapshot: Snapshot, *, archived: bool) -> Document:
     time_ms = times_of(snapshot)
     newest = snapshot.timeline.completed_writes[-_MAX_COMMITS_READ:]
     commits = readable_commits(snapshot, newest)
-    rollbacks = {each.instant.requested_at: str(each) for each in readable_rollbacks(snapshot)}
+    rollbacks = {
+        rollback.instant.requested_at: str(rollback) for rollback in readable_rollbacks(snapshot)
+    }
     plans = snapshot.timeline.plans
     archived_instants = snapshot.archived if archived else ()
     shown = [*archived_instants[-_MAX_ARCHIVED:], *snapshot.timeline]
@@ -105,17 +107,19 @@ def timeline_document(snapshot: Snapshot, *, archived: bool) -> Document:
     return {
         "instants": [
             {
-                **instant_document(each),
-                "kind": plans.get(each.requested_at, each.action) if each.is_write else each.action,
-                "requested_ms": time_ms(each.requested_at),
-                "completed_ms": time_ms(each.completed_at),
-                "archived": each not in active,
-                **_commit_summary(each, commits.get(each.requested_at)),
-                "detail": rollbacks.get(each.requested_at)
-                if each.action == Action.ROLLBACK
+                **instant_document(instant),
+                "kind": plans.get(instant.requested_at, instant.action)
+                if instant.is_write
+                else instant.action,
+                "requested_ms": time_ms(instant.requested_at),
+                "completed_ms": time_ms(instant.completed_at),
+                "archived": instant not in active,
+                **_commit_summary(instant, commits.get(instant.requested_at)),
+                "detail": rollbacks.get(instant.requested_at)
+                if instant.action == Action.ROLLBACK
                 else None,
             }
-            for each in shown
+            for instant in shown
         ],
         "left_off": max(0, len(archived_instants) - _MAX_ARCHIVED),
     }
@@ -214,25 +218,28 @@ def plans_document(
     time_ms = times_of(snapshot)
     rollbacks = readable_rollbacks(snapshot)
     pending_rollbacks = {
-        each.target.requested_at: each for each in rollbacks if not each.instant.is_completed
+        rollback.target.requested_at: rollback
+        for rollback in rollbacks
+        if not rollback.instant.is_completed
     }
     with suppress(CorruptError, UnsupportedError):
         superseded = superseded_plans(snapshot)
         return {
             "pending": [
                 {
-                    **instant_document(each),
-                    "requested_ms": time_ms(each.requested_at),
-                    "heartbeat": _heartbeat(beats.get(each.requested_at), settings, now_ms),
-                    **_plan_summary(snapshot, each),
-                    "stopping": _rollback_cause(pending_rollbacks.get(each.requested_at)),
-                    "void": superseded.get(each.requested_at),
+                    **instant_document(instant),
+                    "requested_ms": time_ms(instant.requested_at),
+                    "heartbeat": _heartbeat(beats.get(instant.requested_at), settings, now_ms),
+                    **_plan_summary(snapshot, instant),
+                    "stopping": _rollback_cause(pending_rollbacks.get(instant.requested_at)),
+                    "void": superseded.get(instant.requested_at),
                 }
-                for each in snapshot.timeline.pending()
+                for instant in snapshot.timeline.pending()
             ],
             "expires_after_ms": settings.expires_after_ms,
             "rollbacks": [
-                _rollback_document(each, time_ms) for each in rollbacks[-_MAX_ROLLBACKS:][::-1]
+                _rollback_document(rollback, time_ms)
+                for rollback in rollbacks[-_MAX_ROLLBACKS:][::-1]
             ],
         }
     raise CorruptError("the file of a pending plan cannot be read")

@@ -69,10 +69,10 @@ class Guard:
                 403,
                 "this page is read-only: start it with --allow-writes to run or cancel anything",
             )
-        given = headers.get(TOKEN_HEADER)
-        if not given:
+        token = headers.get(TOKEN_HEADER)
+        if not token:
             return Refusal(401, "a token is needed: open the link that was printed at the start")
-        if not hmac.compare_digest(given.encode(), self.token.encode()):
+        if not hmac.compare_digest(token.encode(), self.token.encode()):
             return Refusal(
                 403, "the token is another one: open the link that was printed at the last start"
             )

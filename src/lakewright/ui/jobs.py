@@ -20,14 +20,14 @@ from typing import Any
 from lakewright.clock import Clock
 from lakewright.errors import ConflictError
 from lakewright.storage.redaction import without_secrets
-from lakewright.ui.table_view import NotFoundError, TableView, known_service
+from lakewright.ui.table_view import NotFoundError, TableView, require_service
 
 Document = dict[str, Any]
 
 # Neither the child process nor Spark's Python workers import modules from the working directory.
 _COMMAND = (sys.executable, "-P", "-m", "lakewright.cli.job_process")
 _SAFE_PATH = {"PYTHONSAFEPATH": "1"}
-_MAX_JOBS = 20
+_MAX_FINISHED_JOBS = 20
 _STOP_S = 10.0
 _MAX_ERROR_TEXT = 2000
 
@@ -74,7 +74,7 @@ class Jobs:
 
     def run(self, number: int, table: TableView, service: str) -> Document:
         """Start a service; ConflictError if one started from the page is running on the table."""
-        name = known_service(service)
+        name = require_service(service)
         with self._lock:
             running = [job for job in self._jobs if job.table == number and job.state == "running"]
             if running:
@@ -94,12 +94,12 @@ class Jobs:
                 # A JVM may print bytes that are not UTF-8.
                 errors="replace",
             )
-            self._jobs = [*self._jobs, job][-_MAX_JOBS:]
+            self._jobs = _retained([*self._jobs, job])
         arguments = json.dumps(self._arguments(table, name))
         threading.Thread(target=self._wait, args=(job, arguments), daemon=True).start()
         return job.document()
 
-    def of(self, number: int) -> list[Document]:
+    def jobs_of(self, number: int) -> list[Document]:
         """The jobs of a table, newest first."""
         return [job.document() for job in reversed(self._jobs) if job.table == number]
 
@@ -147,3 +147,9 @@ class Jobs:
         job.error = errors.strip()[-_MAX_ERROR_TEXT:] or None if code else None
         job.ended_ms = self._clock.now_ms()
         job.state = "done" if code == 0 else "failed"
+
+
+def _retained(jobs: Sequence[Job]) -> list[Job]:
+    """Return the running jobs, which can be stopped, and the last of the finished ones."""
+    finished = [job.number for job in jobs if job.state != "running"][-_MAX_FINISHED_JOBS:]
+    return [job for job in jobs if job.state == "running" or job.number in finished]

@@ -114,7 +114,7 @@ def page_of(
 ) -> tuple[int, list[PartitionRowWithTtl]]:
     """Return the number of rows that match and the rows of one page."""
     search = page.search.strip().lower()
-    matching = [each for each in rows if not search or search in each.row.partition.lower()]
+    matching = [row for row in rows if not search or search in row.row.partition.lower()]
     # Rows with equal sort keys stay in ascending order of path, also if the order is descending.
     if page.sort != "partition":
         matching.sort(key=SORTS["partition"])
@@ -160,20 +160,20 @@ def group_document(group: FileGroup, time_ms: Callable[[str | None], int | None]
     """A file group with its file slices, newest first."""
     return {
         "file_id": group.file_id,
-        "bytes": sum(each.size for each in group.slices),
+        "bytes": sum(file_slice.size for file_slice in group.slices),
         "slices": [
             {
-                "base_instant": each.base_instant,
-                "base_ms": time_ms(each.base_instant),
+                "base_instant": file_slice.base_instant,
+                "base_ms": time_ms(file_slice.base_instant),
                 "base": None
-                if each.base is None
-                else {"name": each.base.name, "bytes": each.base.size},
+                if file_slice.base is None
+                else {"name": file_slice.base.name, "bytes": file_slice.base.size},
                 "logs": [
                     {"name": log.name, "bytes": log.size, "instant": log.instant}
-                    for log in each.logs
+                    for log in file_slice.logs
                 ],
-                "bytes": each.size,
+                "bytes": file_slice.size,
             }
-            for each in reversed(group.slices)
+            for file_slice in reversed(group.slices)
         ],
     }

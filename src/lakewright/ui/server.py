@@ -85,7 +85,7 @@ class Routes:
     def pulse(self, request: Request) -> Document:
         """The version of the table and the state of its jobs, for polling."""
         number, table = self._table(request)
-        return {**table.pulse(), "jobs": self.jobs.of(number)}
+        return {**table.pulse(), "jobs": self.jobs.jobs_of(number)}
 
     def timeline(self, request: Request) -> Document:
         """The active timeline, and the archived timeline if requested."""
@@ -136,7 +136,7 @@ class Routes:
     def services(self, request: Request) -> Document:
         """The table services, and the jobs started from the page."""
         number, table = self._table(request)
-        return {**table.services(), "jobs": self.jobs.of(number)}
+        return {**table.services(), "jobs": self.jobs.jobs_of(number)}
 
     def preview(self, request: Request) -> Document:
         """The plan that a service would schedule now."""

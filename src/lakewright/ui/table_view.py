@@ -123,8 +123,8 @@ class TableView:
             "judged", listing.version, lambda: self._rows_with_ttl(listing)
         )
         matching, rows = page_of(all_rows, page)
-        debts = self._debts(listing, [each.row.partition for each in rows])
-        rows = [replace(each, debt=debts.get(each.row.partition)) for each in rows]
+        debts = self._debts(listing, [row.row.partition for row in rows])
+        rows = [replace(row, debt=debts.get(row.row.partition)) for row in rows]
         time_ms = times_of(listing.snapshot)
         totals = self.watch.derived(
             "totals", listing.version, lambda: totals_document(listing.rows.values())
@@ -135,7 +135,7 @@ class TableView:
             "ttl": self._ttl_document(listing, all_rows),
             "matching": matching,
             "offset": page.offset,
-            "rows": [row_document(each, time_ms) for each in rows],
+            "rows": [row_document(row, time_ms) for row in rows],
         }
 
     def groups(self, partition: str, offset: int) -> Document:
@@ -180,12 +180,14 @@ class TableView:
         """The table services that apply to the type of the table."""
         has_logs = self.watch.snapshot().snapshot.config.table_type is TableType.MERGE_ON_READ
         log_services = ("compaction", "logcompaction")
-        applicable = [each for each in services() if has_logs or each.name not in log_services]
-        return {"services": [service_document(each) for each in applicable]}
+        applicable = [
+            service for service in services() if has_logs or service.name not in log_services
+        ]
+        return {"services": [service_document(service) for service in applicable]}
 
     def preview(self, name: str) -> Document:
         """The plan that a service would schedule now, with the partitions that it skips."""
-        plan = self.watch.runner.preview(known_service(name))
+        plan = self.watch.runner.preview(require_service(name))
         return {"service": name, **cut(plan_document(plan))}
 
     def cancel(self, instant: str, user: str, reason: str) -> Document:
@@ -212,7 +214,7 @@ class TableView:
             return {}
         limited = replace(listing.snapshot, listing=listing.snapshot.files(partitions))
         debt = load_debt(self.watch.runner.planning_context(limited))
-        return {each.partition: each for each in debt.partitions}
+        return {partition_debt.partition: partition_debt for partition_debt in debt.partitions}
 
     def _ttl_decisions(self, listing: CachedListing) -> dict[str, TtlDecision]:
         """The TTL decisions by partition as if TTL were enabled; empty without active policies."""
@@ -223,18 +225,18 @@ class TableView:
         ):
             return {}
         context = replace(self.watch.runner.planning_context(listing.snapshot), options=options)
-        return {each.partition: each for each in explain(context)}
+        return {decision.partition: decision for decision in explain(context)}
 
     def _ttl_document(self, listing: CachedListing, rows: list[PartitionRowWithTtl]) -> Document:
         settings = ttl_settings(listing.snapshot.config.properties, self._options)
         return {
             "enabled": bool(settings.enabled),
             "policies": [policy.document() for policy in settings.policies],
-            "expired": sum(1 for each in rows if each.decision and each.decision.expired),
+            "expired": sum(1 for row in rows if row.decision and row.decision.expired),
         }
 
 
-def known_service(name: str) -> str:
+def require_service(name: str) -> str:
     """Return the name of a service; NotFoundError lists the known ones."""
     try:
         return service_by_name(name).name

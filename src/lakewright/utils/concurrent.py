@@ -10,7 +10,7 @@ from typing import TypeVar
 
 
 @contextmanager
-def many_values() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Disable the cyclic garbage collector while a block creates many long-lived objects.
 
     Its collections would scan all of them again and again and find no cycles; reference counting

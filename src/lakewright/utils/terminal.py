@@ -39,7 +39,7 @@ def say(text: str, *, err: bool = False) -> None:
     typer.echo(printable(text), err=err)
 
 
-def ask(question: str, *, abort: bool = False) -> bool:
+def confirm(question: str, *, abort: bool = False) -> bool:
     """Ask on stderr for yes or no."""
     return typer.confirm(printable(question), abort=abort, err=True)
 
@@ -59,7 +59,9 @@ class SafeFile:
         self._file.writelines(map(printable, lines))
 
 
-def tell_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def report_bug(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     """Print the traceback of an uncaught exception; for use as `sys.excepthook`."""
     sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace))))
 

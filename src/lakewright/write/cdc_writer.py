@@ -122,7 +122,7 @@ class CdcLogWriter:
 
     def _row_images(self, rows: pa.Table | None, length: int) -> pa.ChunkedArray:
         """Return each row without its meta columns, as a struct."""
-        schema = self.task.own_schema
+        schema = self.task.data_schema
         struct_type = pa.struct(list(schema))
         if rows is None:
             return pa.chunked_array([pa.nulls(length, struct_type)])

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from lakewright.clock import zone_of
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
-from lakewright.metrics.commit_metrics import commit_figures, record_commit, report
+from lakewright.metrics.commit_metrics import commit_figures, record_commit
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.model.freshness import (
     FRESHNESS_KEY,
@@ -163,7 +163,7 @@ def _warn_without_freshness(error: LakewrightError) -> None:
 
 @dataclass(frozen=True)
 class CommitReporter:
-    """Reports the figures of a commit to metrics reporters."""
+    """Reports a commit to metrics reporters, and its figures to the function of an option."""
 
     transaction: Transaction
     options: Mapping[str, str]
@@ -171,11 +171,12 @@ class CommitReporter:
 
     def after_commit(self, committed: CommittedWrite) -> None:
         """Report the commit."""
-        reporter_name = settings_from(FreshnessSettings, self.options).reporter
-        if committed.figures:
-            reporter = load_function(reporter_name) if reporter_name is not None else None
-            root = self.transaction.writer.storage.root
-            report(root, committed.completed_ms, committed.figures, reporter)
+        function_name = settings_from(FreshnessSettings, self.options).reporter
+        if committed.figures and function_name is not None:
+            function, root = load_function(function_name), self.transaction.writer.storage.root
+            failure = call_user_function(function, root, committed.completed_ms, committed.figures)
+            if failure is not None:
+                warnings.warn(f"a reporter failed: {failure}", RuntimeWarning, stacklevel=3)
         figures = (committed.completed_ms, committed.figures, self.began_ms)
         record_commit(
             self.transaction, committed.instant, committed.metadata, self.options, figures
@@ -223,29 +224,31 @@ class PartitionDoneMarker:
         """Return those partitions whose path names a time."""
         return tuple(path for path in partitions if self._end(path) is not None)
 
-    def completed_partitions(self, partitions: Iterable[str], marks: Watermarks) -> tuple[str, ...]:
+    def completed_partitions(
+        self, partitions: Iterable[str], watermarks: Watermarks
+    ) -> tuple[str, ...]:
         """Return those partitions whose end the completion has passed."""
-        completion = self.completion(marks)
+        completion = self.completion(watermarks)
         if completion is None:
             return ()
         ends = {path: self._end(path) for path in partitions}
         return tuple(path for path, end in ends.items() if end is not None and end <= completion)
 
-    def completion(self, marks: Watermarks) -> int | None:
+    def completion(self, watermarks: Watermarks) -> int | None:
         """Return the completion of the view that the settings choose."""
         optimized = self.settings.done_view == "read_optimized"
-        return marks.ro_completion if optimized else marks.rt_completion
+        return watermarks.ro_completion if optimized else watermarks.rt_completion
 
     def is_marked(self, partition: str) -> bool:
         """Whether a partition is already marked."""
         return self.storage.exists(join_path(partition, self._file))
 
-    def mark(self, partitions: Iterable[str], marks: Watermarks) -> None:
+    def mark(self, partitions: Iterable[str], watermarks: Watermarks) -> None:
         """Mark partitions as done; a failure is a warning, and the next commit tries again."""
         for path in partitions:
             try:
                 if not self.is_marked(path):
-                    self._mark(path, self.completion(marks))
+                    self._mark(path, self.completion(watermarks))
             except LakewrightError as error:
                 self._warn(path, str(error))
 

@@ -143,13 +143,13 @@ class FileGroupWriter:
         If the table logs changes, `merge` gets a callback, and calls it with the rows that change.
         """
         assert item.base is not None
-        before = 0
+        base_count = 0
         cdc_log = CdcLogWriter.for_task(self.task)
 
         def old_rows() -> Iterator[pa.Table]:
-            nonlocal before
+            nonlocal base_count
             for table in ahead(base_rows(self.task.storage, item, self.task.stored_schema)):
-                before += len(table)
+                base_count += len(table)
                 yield table
 
         written_by_task, event_times = 0, []
@@ -174,7 +174,7 @@ class FileGroupWriter:
             prev_base_file=item.base.name,
             num_update_writes=written_by_task - inserts,
             num_inserts=inserts,
-            num_deletes=before + inserts - written.rows,
+            num_deletes=base_count + inserts - written.rows,
             cdc_stats=None
             if cdc_log is None
             else cdc_log.write(partition, item.file_id, str(self.token)),
@@ -215,13 +215,13 @@ class FileGroupWriter:
         deletes: DeleteRecords | None,
         *,
         inserts: int = 0,
-        gone: pa.Table | None = None,
+        deleted_rows: pa.Table | None = None,
         item: FileSlice | None = None,
     ) -> None:
         """Write changes as log files of a group.
 
-        `gone` are rows with a delete column that marks them as deleted; `item` is the group's
-        current file slice, if it has one.
+        `deleted_rows` are rows with a delete column that marks them as deleted; `item` is the
+        group's current file slice, if it has one.
         """
         if self.task.logging is not None:
             require_base(partition.path, file_id, item)
@@ -229,7 +229,9 @@ class FileGroupWriter:
         path = partition.path
         log_names = [log.name for log in item.logs] if item is not None else []
         for log in write_logs(self.task, path, file_id, str(self.token), rows, deletes):
-            changed = [part for part in (log.written, gone if log.deletes else None) if part]
+            changed = [
+                part for part in (log.written, deleted_rows if log.deletes else None) if part
+            ]
             changed_rows = pa.concat_tables(changed) if changed else None
             log_names.append(log.file.name)
             self._add_log_stat(

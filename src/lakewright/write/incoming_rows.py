@@ -35,12 +35,14 @@ def to_table_schema(rows: pa.Table, task: WriteTask, token: WriteToken, first: i
     sequence_numbers = generated_keys(task.instant, token.task, first, count)
     keys = sequence_numbers
     if task.config.record_key_fields:
-        keys = record_keys(converted, task.keys, strict=task.adds_rows)
+        keys = record_keys(converted, task.key_rule, strict=task.adds_rows)
     if MOVED_COLUMN in rows.column_names and PARTITION_PATH in rows.column_names:
         # The global index look-up has set the partition of each row.
         paths = rows.column(PARTITION_PATH).combine_chunks()
     else:
-        paths = partition_paths(converted, task.partitions, strict=task.adds_rows).cast(pa.string())
+        paths = partition_paths(converted, task.partition_rule, strict=task.adds_rows).cast(
+            pa.string()
+        )
     data = converted.select(_data_columns(task))
     meta = [
         pa.repeat(pa.scalar(task.instant), count),
@@ -78,7 +80,7 @@ def without_deleted(rows: pa.Table, task: WriteTask) -> pa.Table:
     """Return the rows without those whose delete columns mark them as deleted."""
     if not task.delete_columns:
         return rows
-    deleted = rows_marked_deleted(rows, task.rule)
+    deleted = rows_marked_deleted(rows, task.merge_rule)
     return rows.filter(pa.array(~deleted)) if deleted.any() else rows
 
 
@@ -95,11 +97,13 @@ def as_merge_input(rows: pa.Table, task: WriteTask) -> list[Upserts | Deletes]:
 
 def _deletes(rows: pa.Table, task: WriteTask, *, ordered: bool) -> Deletes:
     keys = rows.column(RECORD_KEY).combine_chunks()
-    if not (ordered and task.rule.ordering):
+    if not (ordered and task.merge_rule.ordering):
         return Deletes(keys)
-    ordering = tuple(rows.column(name).combine_chunks() for name in task.rule.ordering)
+    ordering = tuple(rows.column(name).combine_chunks() for name in task.merge_rule.ordering)
     with_nulls = [
-        name for name, column in zip(task.rule.ordering, ordering, strict=True) if column.null_count
+        name
+        for name, column in zip(task.merge_rule.ordering, ordering, strict=True)
+        if column.null_count
     ]
     if with_nulls:
         # A delete block would store no ordering value, which deletes rows of any ordering value.
@@ -112,8 +116,8 @@ def _deletes(rows: pa.Table, task: WriteTask, *, ordered: bool) -> Deletes:
 
 def _data_columns(task: WriteTask) -> list[str]:
     if task.operation is not Operation.DELETE:
-        return list(task.own_schema.names)
-    return list(task.rule.ordering) if task.ordered_deletes else []
+        return list(task.data_schema.names)
+    return list(task.merge_rule.ordering) if task.ordered_deletes else []
 
 
 def rows_in(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -135,6 +139,6 @@ def rows_in(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def _row_schema(rows: pa.Table, task: WriteTask) -> pa.Schema:
     """Return the schema to convert rows to; rows to delete need not have all columns."""
     if task.operation is not Operation.DELETE:
-        return task.own_schema
+        return task.data_schema
     incoming = set(rows.column_names)
-    return pa.schema([column for column in task.own_schema if column.name in incoming])
+    return pa.schema([column for column in task.data_schema if column.name in incoming])

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakewright.errors import ConflictError, CorruptError, InvalidError, found_in
+from lakewright.errors import ConflictError, CorruptError, InvalidError, errors_in_file
 from lakewright.format.parquet_footer import parse_footer
 from lakewright.format.partition_metadata import PartitionMetadata, format_partition_metadata
 from lakewright.model.file_group import (
@@ -27,6 +27,7 @@ from lakewright.model.file_group import (
     parse_data_file,
 )
 from lakewright.model.schema import RECORD_KEY
+from lakewright.model.table_config import META_FOLDER
 from lakewright.scan.scan_plan import plan_scan
 from lakewright.scan.slice_reader import read_slices
 from lakewright.storage.base import Storage, join_path
@@ -95,7 +96,7 @@ def keys_not_in_base(task: WriteTask, item: FileSlice, base: str) -> pa.Array:
 
 def file_shape(storage: Storage, path: str) -> FileShape:
     """Read the row count and data size from the footer of a base file."""
-    with storage.open_input(path) as source, found_in(path):
+    with storage.open_input(path) as source, errors_in_file(path):
         metadata = _open_parquet(source, path).metadata
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         size = sum(
@@ -106,16 +107,16 @@ def file_shape(storage: Storage, path: str) -> FileShape:
         return FileShape(metadata.num_rows, size)
 
 
-def _keys_in_slice(task: WriteTask, item: FileSlice, wanted: pa.Array) -> Positions:
-    """Return the positions in `wanted` of the keys that a slice contains."""
+def _keys_in_slice(task: WriteTask, item: FileSlice, keys: pa.Array) -> Positions:
+    """Return the positions in `keys` of the keys that a slice contains."""
     if item.base is None:
-        return live_keys(task, item, wanted)
-    in_base = _keys_in_file(task, item.path(item.base), wanted)
+        return live_keys(task, item, keys)
+    in_base = _keys_in_file(task, item.path(item.base), keys)
     older_logs = _logs_for_previous_base(task, item)
     if not older_logs:
         return in_base
     logs_only = replace(item, base=None, logs=older_logs)
-    return np.union1d(in_base, live_keys(task, logs_only, wanted))
+    return np.union1d(in_base, live_keys(task, logs_only, keys))
 
 
 def _logs_for_previous_base(task: WriteTask, item: FileSlice) -> tuple[LogFile, ...]:
@@ -139,24 +140,24 @@ def _merged_keys(task: WriteTask, item: FileSlice) -> pa.ChunkedArray:
     return pa.chunked_array(columns, pa.string())
 
 
-def _keys_in_file(task: WriteTask, path: str, wanted: pa.Array) -> Positions:
-    with task.storage.open_input(path) as source, found_in(path):
+def _keys_in_file(task: WriteTask, path: str, keys: pa.Array) -> Positions:
+    with task.storage.open_input(path) as source, errors_in_file(path):
         file = _open_parquet(source, path)
         footer = parse_footer(file.schema_arrow.metadata or file.metadata.metadata)
         may_contain = footer.may_contain if task.uses_blooms else footer.in_range
-        candidates = np.flatnonzero(may_contain(wanted))
+        candidates = np.flatnonzero(may_contain(keys))
         if not len(candidates):
             return candidates
         try:
             stored = file.read(columns=[RECORD_KEY], use_threads=False).column(0)
         except (pa.ArrowException, OSError) as error:
             raise CorruptError("a base file cannot be read", cause=str(error)) from error
-        searched = wanted if len(candidates) == len(wanted) else wanted.take(pa.array(candidates))
+        searched = keys if len(candidates) == len(keys) else keys.take(pa.array(candidates))
         return candidates[_matches(stored, searched)]
 
 
-def _matches(stored: pa.ChunkedArray, wanted: pa.Array) -> Positions:
-    indices = pc.index_in(stored, value_set=wanted).drop_null()
+def _matches(stored: pa.ChunkedArray, keys: pa.Array) -> Positions:
+    indices = pc.index_in(stored, value_set=keys).drop_null()
     return np.unique(np.asarray(indices.combine_chunks(), dtype=np.int64))
 
 
@@ -201,7 +202,6 @@ def estimate_capacity(
     return max(0, int((max_size - size) / max(row_bytes, 1.0)))
 
 
-_HOODIE_FOLDER = ".hoodie"
 # The key column is estimated as a tenth of the bytes of a base file.
 _KEY_BYTES_DIVISOR = 10
 
@@ -218,7 +218,7 @@ class PartitionState:
     @classmethod
     def load(cls, task: WriteTask, path: str) -> PartitionState:
         """List the partition, and check that its file groups fit the index."""
-        if path.split("/")[0] == _HOODIE_FOLDER:
+        if path.split("/")[0] == META_FOLDER:
             raise InvalidError("the table's own folder cannot be a partition", partition=path)
         statuses = task.storage.list_files(path)
         is_new = not any(status.name.startswith(PARTITION_METADATA) for status in statuses)

@@ -102,7 +102,7 @@ def insert_rows(groups: FileGroupWriter, partition: PartitionState, rows: pa.Tab
     task = groups.task
     rows = without_deleted(rows, task)
     if task.settings.combine_before_insert:
-        merged = merge_logs(as_merge_input(rows, task), task.stored_schema, task.rule)
+        merged = merge_logs(as_merge_input(rows, task), task.stored_schema, task.merge_rule)
         rows = merged.rows.take(pa.array(merged.row[~merged.deleted]))
     if not task.operation.replaces and task.settings.duplicate_policy != "none":
         rows = _without_existing(groups, partition, rows)
@@ -124,7 +124,7 @@ def _insert_buckets(groups: FileGroupWriter, partition: PartitionState, rows: pa
     task = groups.task
     keys = rows.column(RECORD_KEY).combine_chunks()
     bucket_of_row = bucket_ids(
-        keys, task.keys, task.settings.bucket_hash_fields, task.settings.buckets
+        keys, task.key_rule, task.settings.bucket_hash_fields, task.settings.buckets
     )
     for bucket in np.unique(bucket_of_row).tolist():
         part = rows.filter(pa.array(bucket_of_row == bucket))
@@ -206,7 +206,7 @@ class _NextBase:
 def merge_rows(groups: FileGroupWriter, partition: PartitionState, rows: pa.Table) -> None:
     """Merge the rows of one partition: the winning version of each key replaces its row."""
     task = groups.task
-    changes = merge_logs(as_merge_input(rows, task), task.stored_schema, task.rule)
+    changes = merge_logs(as_merge_input(rows, task), task.stored_schema, task.merge_rule)
     if task.buckets:
         _merge_buckets(groups, partition, changes)
         return
@@ -233,7 +233,7 @@ def _merge_buckets(
 ) -> None:
     task = groups.task
     bucket_of_key = bucket_ids(
-        changes.keys, task.keys, task.settings.bucket_hash_fields, task.settings.buckets
+        changes.keys, task.key_rule, task.settings.bucket_hash_fields, task.settings.buckets
     )
     next_bases = []
     for bucket, indices in _grouped(bucket_of_key.astype(np.int64)):
@@ -297,7 +297,7 @@ def _append(
     deletes = delete_records(partition.path, changes) if changes.deleted.any() else None
     marked = changes.row[changes.deleted & (changes.row >= 0)]
     deleted_rows = changes.rows.take(pa.array(marked)) if len(marked) else None
-    groups.append_logs(partition, file_id, rows, deletes, gone=deleted_rows, item=item)
+    groups.append_logs(partition, file_id, rows, deletes, deleted_rows=deleted_rows, item=item)
 
 
 def _write_bases(
@@ -326,7 +326,9 @@ def merge_group(
     def merged(
         old_rows: Iterator[pa.Table], on_change: RowChangeCallback | None
     ) -> Iterator[pa.Table]:
-        return merge_with_base(batches_of(old_rows), outcome, groups.task.rule, seen=on_change)
+        return merge_with_base(
+            batches_of(old_rows), outcome, groups.task.merge_rule, on_change=on_change
+        )
 
     groups.merge_base(partition, item, merged, inserts=inserts)
 

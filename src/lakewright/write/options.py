@@ -246,11 +246,11 @@ def check_write_options(options: Mapping[str, str], *, also: Collection[str] = (
         UnsupportedError: an option would change what is written, and is not supported.
         InvalidError: there is no such option.
     """
-    given = {_normalized_key(key): str(value) for key, value in options.items()}
-    metadata_prefix = given.get(_COMMIT_METADATA_PREFIX, "_").strip()
+    normalized = {_normalized_key(key): str(value) for key, value in options.items()}
+    metadata_prefix = normalized.get(_COMMIT_METADATA_PREFIX, "_").strip()
     unchecked = {
         key: value
-        for key, value in given.items()
+        for key, value in normalized.items()
         if not (
             _needs_no_check(key, value) or (metadata_prefix and key.startswith(metadata_prefix))
         )
@@ -260,9 +260,11 @@ def check_write_options(options: Mapping[str, str], *, also: Collection[str] = (
         unchecked, supported, REFUSED_WRITE_OPTIONS, elsewhere=storage_option_names()
     )
     async_services = [
-        key for key in given if key in ASYNC_SERVICE_KEYS and given[key].strip().lower() == "true"
+        key
+        for key in normalized
+        if key in ASYNC_SERVICE_KEYS and normalized[key].strip().lower() == "true"
     ]
-    return WriteOptions(given, tuple(ignored), tuple(async_services))
+    return WriteOptions(normalized, tuple(ignored), tuple(async_services))
 
 
 def write_settings(config: TableConfig | None, options: Mapping[str, str]) -> WriteSettings:
@@ -282,13 +284,13 @@ def properties_to_persist(config: TableConfig, settings: WriteSettings) -> dict[
     """
     if settings.index_type in _INTERCHANGEABLE:
         return {}
-    wanted = {keys.INDEX_TYPE: str(settings.index_type)}
+    required = {keys.INDEX_TYPE: str(settings.index_type)}
     if settings.index_type is IndexType.BUCKET:
-        wanted[keys.BUCKETS] = str(settings.buckets)
-        wanted[keys.HASHED_KEY] = ",".join(config.record_key_fields)
+        required[keys.BUCKETS] = str(settings.buckets)
+        required[keys.HASHED_KEY] = ",".join(config.record_key_fields)
         if settings.bucket_hash_fields:
-            wanted[keys.BUCKET_HASH_FIELDS] = ",".join(settings.bucket_hash_fields)
-    return {key: value for key, value in wanted.items() if not config.properties.get(key)}
+            required[keys.BUCKET_HASH_FIELDS] = ",".join(settings.bucket_hash_fields)
+    return {key: value for key, value in required.items() if not config.properties.get(key)}
 
 
 def with_write_time_options(config: TableConfig, options: Mapping[str, str]) -> TableConfig:
@@ -426,9 +428,9 @@ def _field_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterato
             yield key, options[key], partitions
 
 
-def _same_partitions(given: tuple[str, ...], stored: tuple[str, ...]) -> bool:
+def _same_partitions(configured: tuple[str, ...], stored: tuple[str, ...]) -> bool:
     names_only = tuple(name.partition(":")[0] for name in stored)
-    return same_fields(given, stored) or given == names_only
+    return same_fields(configured, stored) or configured == names_only
 
 
 def _rule_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
@@ -452,23 +454,26 @@ def _rule_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator
 
 
 def _index_conflicts(config: TableConfig, options: Mapping[str, str]) -> Iterator[Conflict]:
-    given, existing = (
+    configured, existing = (
         settings_from(WriteSettings, {key: source[key] for key in _PERSISTED if source.get(key)})
         for source in (options, config.properties)
     )
-    given_index, existing_index = given.index_type, existing.index_type
+    configured_index, existing_index = configured.index_type, existing.index_type
     both_set = options.get(keys.INDEX_TYPE) and config.properties.get(keys.INDEX_TYPE)
     if (
         both_set
-        and given_index is not existing_index
-        and not {given_index, existing_index} <= _INTERCHANGEABLE
+        and configured_index is not existing_index
+        and not {configured_index, existing_index} <= _INTERCHANGEABLE
     ):
-        yield keys.INDEX_TYPE, str(given_index), str(existing_index)
+        yield keys.INDEX_TYPE, str(configured_index), str(existing_index)
     both_set = options.get(keys.BUCKETS) and config.properties.get(keys.BUCKETS)
-    if both_set and given.buckets != existing.buckets:
-        yield keys.BUCKETS, str(given.buckets), str(existing.buckets)
+    if both_set and configured.buckets != existing.buckets:
+        yield keys.BUCKETS, str(configured.buckets), str(existing.buckets)
     hash_fields = existing.bucket_hash_fields or config.record_key_fields
-    if existing_index is IndexType.BUCKET and given.bucket_hash_fields not in ((), hash_fields):
+    if existing_index is IndexType.BUCKET and configured.bucket_hash_fields not in (
+        (),
+        hash_fields,
+    ):
         yield keys.BUCKET_HASH_FIELDS, options[keys.BUCKET_HASH_FIELDS], ",".join(hash_fields)
 
 

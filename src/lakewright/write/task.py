@@ -28,7 +28,7 @@ from lakewright.model.instant import REWRITES, Instant, InstantTime, State
 from lakewright.model.merge import MergeRule
 from lakewright.model.partition_paths import PartitionRule, partition_rule
 from lakewright.model.record_keys import KeyRule, key_rule
-from lakewright.model.schema import META_COLUMNS, META_FIELDS
+from lakewright.model.schema import IS_DELETED, META_COLUMNS, META_FIELDS
 from lakewright.model.table_config import CdcLoggingMode, TableConfig, TableType, cdc_logging_mode
 from lakewright.scan.scan_plan import merge_rule
 from lakewright.storage.base import Storage
@@ -44,8 +44,6 @@ from lakewright.table.options import HeartbeatSettings
 from lakewright.table.plan_execution import ExecutionAttempt
 from lakewright.table.snapshot import Snapshot, load_timeline
 from lakewright.write.write_config import IndexType, WriteSettings
-
-_IS_DELETED = "_hoodie_is_deleted"
 
 
 class Operation(StrEnum):
@@ -148,17 +146,17 @@ class WriteTask:
         return self.settings.index_type in (IndexType.BLOOM, IndexType.GLOBAL_BLOOM)
 
     @cached_property
-    def keys(self) -> KeyRule:
+    def key_rule(self) -> KeyRule:
         """How record keys are computed."""
         return table_key_rule(self.config)
 
     @cached_property
-    def partitions(self) -> PartitionRule:
+    def partition_rule(self) -> PartitionRule:
         """How partition paths are computed."""
         return table_partition_rule(self.config)
 
     @cached_property
-    def own_schema(self) -> pa.Schema:
+    def data_schema(self) -> pa.Schema:
         """The table's columns as they are stored, without meta columns."""
         schema = arrow_schema(self.schema)
         return pa.schema([column for column in schema if column.name not in META_COLUMNS])
@@ -166,19 +164,19 @@ class WriteTask:
     @cached_property
     def stored_schema(self) -> pa.Schema:
         """The columns of data files: meta columns first."""
-        return pa.schema([*META_FIELDS, *self.own_schema])
+        return pa.schema([*META_FIELDS, *self.data_schema])
 
     @cached_property
-    def rule(self) -> MergeRule:
+    def merge_rule(self) -> MergeRule:
         """Which version of a row wins."""
         return merge_rule(self.config)
 
     @cached_property
     def delete_columns(self) -> tuple[str, ...]:
         """The columns that may mark a row as deleted."""
-        marker = (self.rule.delete_marker[0],) if self.rule.delete_marker else ()
-        columns = set(self.own_schema.names)
-        return tuple(name for name in (_IS_DELETED, *marker) if name in columns)
+        marker = (self.merge_rule.delete_marker[0],) if self.merge_rule.delete_marker else ()
+        columns = set(self.data_schema.names)
+        return tuple(name for name in (IS_DELETED, *marker) if name in columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +240,7 @@ def table_key_rule(config: TableConfig) -> KeyRule:
     return key_rule(
         config.key_generator,
         config.record_key_fields,
-        named_single=config.version >= 9 or text.strip().lower() != "true",
+        names_single_field=config.version >= 9 or text.strip().lower() != "true",
         timestamps_as_text=config.flag(
             "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled"
         ),

@@ -39,10 +39,10 @@ class ConcurrentInsertValidator:
     def validate(self, current: Snapshot) -> None:
         """Raise ConflictError if a write that completed since this one began conflicts with it."""
         task, metadata = self.task, self.metadata
-        others = _completed_since(task.snapshot.timeline, current.timeline)
-        if not others:
+        concurrent = _completed_since(task.snapshot.timeline, current.timeline)
+        if not concurrent:
             return
-        completed = list(zip(others, current.commits(others), strict=True))
+        completed = list(zip(concurrent, current.commits(concurrent), strict=True))
         _validate_schema(task, completed, current)
         for other, commit in completed:
             if _must_not_share_keys(task, commit):

@@ -354,8 +354,8 @@ def _schema(
 
 
 def _require(incoming: pa.Schema, names: Iterable[str], table: str) -> None:
-    given = set(incoming.names)
-    missing = [name for name in names if name not in given and name.split(".")[0] not in given]
+    present = set(incoming.names)
+    missing = [name for name in names if name not in present and name.split(".")[0] not in present]
     if missing:
         raise InvalidError(
             "rows lack columns that the table's keys or order are made of: add them",

@@ -140,7 +140,7 @@ def unlisted(storage: Storage) -> list[str]:
     """Data files that no commit on the timeline lists; nothing is archived here."""
     snapshot = load_snapshot(storage)
     commits = snapshot.commits(snapshot.timeline.completed_writes)
-    listed = {name for commit in commits for name in commit.named_files()}
+    listed = {name for commit in commits for name in commit.referenced_file_names()}
     files = [file for file in storage.list_tree("") if not file.path.startswith(".hoodie/")]
     return [file.path for file in files if parse_data_file(file.name) and file.name not in listed]
 

@@ -15,9 +15,9 @@ from bench.plan import (
     Step,
     chosen_systems,
     chosen_workloads,
-    left_out,
     plan_race,
     rotated,
+    skipped_workloads,
 )
 
 CHOSEN = {
@@ -109,7 +109,7 @@ def test_the_rounds_make_all_commits_once_and_in_order() -> None:
 
 
 def test_a_system_that_is_left_out_has_a_reason() -> None:
-    reasons = left_out(WORKLOADS, SYSTEMS)
+    reasons = skipped_workloads(WORKLOADS, SYSTEMS)
     assert set(reasons["upsert_spread_mor_bucket"]) == {"limit", "delta", "iceberg"}
     assert "scan" not in reasons
     planned = {(s.workload, s.system) for s in plan_race(Size(), WORKLOADS, SYSTEMS)}

@@ -94,7 +94,7 @@ def test_a_meter_counts_paths_and_bytes() -> None:
     storage.read_many(["a/x", "a/y"])
     storage.read("a/x")
     assert len(list(storage.list_tree("a"))) == 2
-    assert (storage.asked, storage.bytes_read) == (4, 7)
+    assert (storage.requests, storage.bytes_read) == (4, 7)
 
 
 def test_half_of_an_aged_table_is_expired() -> None:
@@ -103,7 +103,7 @@ def test_half_of_an_aged_table_is_expired() -> None:
     found = subject.run(storage)
     # The last instant has renewed the first of them.
     assert found == tuple(f"d{number:07d}" for number in range(2, 1_000, 2))
-    assert storage.asked < 2 * 1_000 + 50
+    assert storage.requests < 2 * 1_000 + 50
 
 
 class _Growing:

@@ -7,17 +7,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import boto3
+import botocore.exceptions
 import pyarrow as pa
 import pytest
 from moto import mock_aws
 from typer.testing import CliRunner
 
+from lakewright.catalog.base import TableName
+from lakewright.catalog.glue import GlueCatalog
 from lakewright.catalog.sync import SyncResult, sync
 from lakewright.cli.main import app
 from lakewright.client.ttl import TableTtl
 from lakewright.errors import ConflictError, InvalidError, UnavailableError
+from lakewright.model.instant import Action
 from lakewright.model.plans import Skip
 from lakewright.storage.local import LocalStorage
+from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
 from support.tables import NO_SERVICES, SCHEMA, WrittenTable, row
 
@@ -125,8 +130,8 @@ def test_what_ttl_takes_out_is_dropped(glue: Any) -> None:
     told(table)
     ttl = TableTtl.for_table(table.storage, {}, table.clock)
     ttl.save({"spec": "2026-01-01", "level": "PARTITION", "units": "DAYS", "value": 1})
-    ttl.settings(trigger_strategy="NUM_COMMITS", trigger_value="1")
-    ttl.on()
+    ttl.configure(trigger_strategy="NUM_COMMITS", trigger_value="1")
+    ttl.enable()
     table.clock.sleep(3 * 86_400)
     done = table.upsert([row("b", day="2026-01-02")], AFTER_WRITES)
     assert any(getattr(each, "operation", "") == "DELETE_PARTITION" for each in done.services)
@@ -156,6 +161,48 @@ def test_a_rollback_takes_a_partition_back(glue: Any) -> None:
     (done,) = told(table)
     assert done.dropped == 1
     assert set(partitions(glue)) == {("2026-01-01",)}
+
+
+def test_a_rollback_that_was_archived_since_takes_a_partition_back(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row("a")])
+    last = table.upsert([row("b", day="2026-01-02")])
+    told(table)
+    table.writer().rollback(last.instant)
+    for number in range(6):
+        table.upsert([row(f"k{number}")])
+    keep = {
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+        "hoodie.clean.commits.retained": "1",
+    }
+    table.services(keep).run("archive")
+    assert load_snapshot(table.storage).timeline.completed(Action.ROLLBACK) == ()
+    (done,) = told(table)
+    assert done.dropped == 1
+    assert set(partitions(glue)) == {("2026-01-01",)}
+
+
+def test_keys_that_glue_leaves_are_requested_again(glue: Any) -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row(f"k{n}", day=f"2026-01-{n:02}") for n in range(1, 6)])
+    told(table)
+    wanted = [(f"2026-01-{n:02}",) for n in range(1, 6)]
+    catalog, name = GlueCatalog(glue, botocore.exceptions), TableName("lake", "written")
+    original = glue.batch_get_partition
+
+    def two_at_a_time(PartitionsToGet: list[Any], **more: Any) -> Any:
+        response = original(PartitionsToGet=PartitionsToGet[:2], **more)
+        return {**response, "UnprocessedKeys": PartitionsToGet[2:]}
+
+    def none_at_all(PartitionsToGet: list[Any], **_: Any) -> Any:
+        return {"Partitions": [], "UnprocessedKeys": PartitionsToGet}
+
+    glue.batch_get_partition = two_at_a_time
+    assert set(catalog.partitions(name, wanted)) == set(wanted)
+    glue.batch_get_partition = none_at_all
+    with pytest.raises(UnavailableError, match="sync again"):
+        catalog.partitions(name, wanted)
 
 
 def test_a_new_column_is_reported(glue: Any) -> None:

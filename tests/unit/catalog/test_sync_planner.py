@@ -49,7 +49,7 @@ def at(*partitions: Values) -> dict[Values, str]:
 def wanted(
     *present: Values, gone: frozenset[Values] = frozenset(), whole: bool = False
 ) -> DesiredTable:
-    return DesiredTable(table=TABLE, present=at(*present), gone=gone, whole=whole)
+    return DesiredTable(table=TABLE, present=at(*present), dropped=gone, is_complete=whole)
 
 
 PLANS: dict[str, tuple[CatalogTable | None, Mapping[Values, str], DesiredTable, CatalogChanges]] = {

@@ -381,10 +381,10 @@ def test_what_is_beyond_this_process_goes_to_spark(
     table: WrittenTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = rows.Reading(table.storage, _plan(table), ("id",))
-    assert plan.fits_here()
-    monkeypatch.setattr(rows, "MOST_BYTES_HERE", 1)
-    assert not plan.fits_here()
-    assert rows.Reading(table.storage, _plan(table), ("id",), limit=5).fits_here()
+    assert plan.fits_in_process()
+    monkeypatch.setattr(rows, "MAX_LOCAL_BYTES", 1)
+    assert not plan.fits_in_process()
+    assert rows.Reading(table.storage, _plan(table), ("id",), limit=5).fits_in_process()
 
 
 def _plan(table: WrittenTable) -> Any:

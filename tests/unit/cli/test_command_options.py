@@ -196,7 +196,7 @@ def test_ingestion_gets_all_options_but_those_of_the_session() -> None:
         "spark.hadoop.fs.x": "1",
         "hoodie.table.name": "t",
     }
-    assert ingest_command.told_to_ingestion(given) == {
+    assert ingest_command.ingestion_options(given) == {
         **STORAGE_OPTIONS,
         "spark.hadoop.fs.x": "1",
         "hoodie.table.name": "t",

@@ -61,7 +61,7 @@ class Scene:
 def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     made = Scene()
     monkeypatch.setattr(ingest, "start_session", made.start_session)
-    monkeypatch.setattr(ingest, "prepared", made.prepared)
+    monkeypatch.setattr(ingest, "create_ingestion", made.prepared)
     return made
 
 
@@ -184,7 +184,7 @@ def test_options_are_shared_out() -> None:
         "spark.x": "y",
         "spark.hadoop.fs.s3a.endpoint": "there",
     }
-    made = ingest.prepared(IngestRequest("/some/table", "files", options), spark)
+    made = ingest.create_ingestion(IngestRequest("/some/table", "files", options), spark)
     assert made.ingester.source.name == "files"
     assert made.ingester.writer.options == {
         "hoodie.clean.automatic": "false",

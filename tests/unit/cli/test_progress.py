@@ -79,7 +79,7 @@ def test_progress_shows_how_far_spark_is(screen: io.StringIO) -> None:
 def test_the_work_of_spark_in_words() -> None:
     assert SparkWork().text() == ""
     assert SparkWork((1,), 8).text(5) == "0 of 8 tasks"
-    work = SparkWork((1,), tasks=8, done=2, rows=1000, bytes=2048)
+    work = SparkWork((1,), tasks=8, completed_tasks=2, rows=1000, bytes=2048)
     assert work.text(5) == "2 of 8 tasks, 1000 rows, 2.0 KB, about 15 s left"
 
 

@@ -329,6 +329,13 @@ def test_a_text_is_one_pattern_for_partitions() -> None:
     assert ids(table) == ["a"]
 
 
+def test_deleting_no_partition_is_an_empty_commit() -> None:
+    table = saved(row("a"))
+    commit = WriteClient.create(table.storage, {}, table.clock).delete_partitions("1999-*")
+    assert (commit.operation, commit.partitions, commit.deleted) == ("DELETE_PARTITION", (), 0)
+    assert ids(table) == ["a"]
+
+
 def test_brackets_are_not_wild() -> None:
     table = saved(row("a", day="a[1]"), row("b", day="a1"))
     table.delete_partitions("a[1]")

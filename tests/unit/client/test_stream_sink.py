@@ -22,7 +22,7 @@ from lakewright.client.stream_sink import (
     BatchWrittenError,
     Stream,
     StreamSink,
-    last_batch,
+    _batches,
     query_of,
 )
 from lakewright.client.write_client import OPERATION, WriteClient
@@ -32,7 +32,7 @@ from lakewright.installation import _checkpoint
 from lakewright.model.plans import Skip
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.task import Operation
@@ -84,6 +84,10 @@ def skips(made: StreamSink, rows: ArrowRows, batch_id: int) -> None:
 
 def ids(storage: Storage) -> list[str]:
     return sorted(each["id"] for each in WrittenTable(storage).rows())
+
+
+def last_batch(snapshot: Snapshot, stream: Stream) -> int | None:
+    return next((number for _, number in _batches(snapshot, stream)), None)
 
 
 def test_a_replayed_batch_is_left_out_with_a_warning() -> None:
@@ -326,12 +330,12 @@ def test_a_place_without_checkpoint_is_refused_unless_the_stream_has_a_name(tmp_
 
 
 def test_a_sink_needs_a_checkpoint_or_an_identifier() -> None:
-    table = Table(MemoryStorage.fresh(), places={"fs.s3a.endpoint": "there"})
+    table = Table(MemoryStorage.fresh(), storage_options={"fs.s3a.endpoint": "there"})
     with pytest.raises(InvalidError, match="checkpoint="):
         table.stream_sink()
     assert table.stream_sink({IDENTIFIER: "mine"}).checkpoint is None
     made = table.stream_sink(checkpoint="s3a://bucket/place")
-    assert made.places == {"fs.s3a.endpoint": "there"}
+    assert made.storage_options == {"fs.s3a.endpoint": "there"}
 
 
 def test_a_save_without_note_is_not_a_batch() -> None:

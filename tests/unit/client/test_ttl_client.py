@@ -48,7 +48,7 @@ def stored(table: WrittenTable) -> dict[str, str]:
 
 
 def test_nothing_is_set_at_first(table: WrittenTable) -> None:
-    shown = ttl_of(table).show()
+    shown = ttl_of(table).config
     assert not shown.settings.enabled
     assert shown.policies == ()
     assert stored(table) == {}
@@ -57,17 +57,17 @@ def test_nothing_is_set_at_first(table: WrittenTable) -> None:
 def test_it_is_switched_on_and_off(table: WrittenTable) -> None:
     ttl = ttl_of(table)
     ttl.save(YEAR)
-    shown = ttl.on(run_inline=False)
+    shown = ttl.enable(run_inline=False)
     assert (shown.settings.enabled, shown.settings.run_inline) == (True, False)
-    assert ttl.on().settings.run_inline
-    assert ttl.off().settings.enabled is False
-    assert ttl.show().policies == (ALL,)
+    assert ttl.enable().settings.run_inline
+    assert ttl.disable().settings.enabled is False
+    assert ttl.config.policies == (ALL,)
 
 
 def test_settings_change_nothing_else(table: WrittenTable) -> None:
     ttl = ttl_of(table)
-    ttl.settings(trigger_strategy="time_elapsed", trigger_value=7)
-    shown = ttl.settings(resolve_conflicts_by="MIN_TTL").settings
+    ttl.configure(trigger_strategy="time_elapsed", trigger_value=7)
+    shown = ttl.configure(resolve_conflicts_by="MIN_TTL").settings
     assert (shown.trigger, shown.trigger_value) == (TtlTrigger.TIME_ELAPSED, 7)
     assert (shown.conflict_rule, shown.enabled) == (ConflictRule.MIN_TTL, None)
 
@@ -76,11 +76,11 @@ def test_policies_come_and_go(table: WrittenTable) -> None:
     ttl = ttl_of(table)
     ttl.save(US)
     ttl.save(json.dumps(YEAR))
-    assert [policy.spec for policy in ttl.show().policies] == ["*", "country=US/*"]
+    assert [policy.spec for policy in ttl.config.policies] == ["*", "country=US/*"]
     ttl.save({**YEAR, "value": 3})
-    assert [policy.value for policy in ttl.show().policies] == [3, 2]
+    assert [policy.value for policy in ttl.config.policies] == [3, 2]
     assert [policy.spec for policy in ttl.delete("*").policies] == ["country=US/*"]
-    assert ttl.empty().policies == ()
+    assert ttl.clear_policies().policies == ()
     assert stored(table) == {"hoodie.ttl.policies": "[]"}
 
 
@@ -90,10 +90,10 @@ REFUSED: dict[str, Callable[[TableTtl], object]] = {
     "an unknown level": lambda ttl: ttl.save({**YEAR, "level": "TABLE"}),
     "an empty spec": lambda ttl: ttl.save({**YEAR, "spec": ""}),
     "no JSON": lambda ttl: ttl.save("a policy"),
-    "an unknown rule": lambda ttl: ttl.settings(resolve_conflicts_by="ANY"),
-    "an unknown trigger": lambda ttl: ttl.settings(trigger_strategy="ANY"),
-    "a trigger below 1": lambda ttl: ttl.settings(trigger_value=0),
-    "no setting": lambda ttl: ttl.settings(),
+    "an unknown rule": lambda ttl: ttl.configure(resolve_conflicts_by="ANY"),
+    "an unknown trigger": lambda ttl: ttl.configure(trigger_strategy="ANY"),
+    "a trigger below 1": lambda ttl: ttl.configure(trigger_value=0),
+    "no setting": lambda ttl: ttl.configure(),
     "a spec that has no policy": lambda ttl: ttl.delete("country=DE"),
 }
 
@@ -110,9 +110,9 @@ def test_bad_input_is_refused_and_changes_nothing(
 
 
 UNPARTITIONED: dict[str, Callable[[TableTtl], object]] = {
-    "on": lambda ttl: ttl.on(),
+    "on": lambda ttl: ttl.enable(),
     "save": lambda ttl: ttl.save(YEAR),
-    "settings": lambda ttl: ttl.settings(trigger_value=1),
+    "settings": lambda ttl: ttl.configure(trigger_value=1),
     "update": lambda ttl: ttl.update_partitions(),
 }
 
@@ -122,8 +122,8 @@ def test_a_table_without_partitions_is_refused(act: Callable[[TableTtl], object]
     table = WrittenTable(clock=ManualClock()).create(partition_by=())
     with pytest.raises(InvalidError, match="the table has no partitions"):
         act(ttl_of(table))
-    ttl_of(table).off()
-    ttl_of(table).empty()
+    ttl_of(table).disable()
+    ttl_of(table).clear_policies()
 
 
 def test_a_spec_for_no_partition_is_a_warning(table: WrittenTable) -> None:
@@ -133,14 +133,14 @@ def test_a_spec_for_no_partition_is_a_warning(table: WrittenTable) -> None:
     ttl.save({**YEAR, "spec": "d2"})
     with pytest.warns(UserWarning, match="no partition of the table matches 'country=US"):
         ttl.save(US)
-    assert len(ttl.show().policies) == 2
+    assert len(ttl.config.policies) == 2
 
 
 def test_a_policy_for_rows_needs_record_keys() -> None:
     keyless = WrittenTable().create(key=())
     with pytest.raises(InvalidError, match="without key fields"):
         ttl_of(keyless).save({**YEAR, "level": "RECORD"})
-    assert not ttl_of(keyless).show().policies
+    assert not ttl_of(keyless).config.policies
 
 
 def test_what_others_have_broken_can_be_emptied(table: WrittenTable) -> None:
@@ -151,7 +151,7 @@ def test_what_others_have_broken_can_be_emptied(table: WrittenTable) -> None:
         table.services().run("ttl")
     with pytest.raises(InvalidError):
         ttl_of(table).save(YEAR)
-    ttl_of(table).empty()
+    ttl_of(table).clear_policies()
     assert ttl_of(table).save(YEAR).policies == (ALL,)
 
 
@@ -169,10 +169,10 @@ def test_of_two_changes_at_once_both_are_there(order: list[int], table: WrittenT
     def second(storage: Storage) -> None:
         ttl = TableTtl.for_table(storage, clock=ManualClock(first_id=200))
         ttl.save({**YEAR, "spec": "day=2"})
-        ttl.settings(resolve_conflicts_by="MIN_TTL")
+        ttl.configure(resolve_conflicts_by="MIN_TTL")
 
     run_interleaved(table.storage, [first, second], order)
-    shown = ttl_of(table).show()
+    shown = ttl_of(table).config
     assert {policy.spec for policy in shown.policies} == {"day=1", "day=2"}
     assert shown.settings.conflict_rule is ConflictRule.MIN_TTL
 
@@ -180,7 +180,7 @@ def test_of_two_changes_at_once_both_are_there(order: list[int], table: WrittenT
 @pytest.mark.parametrize("provider", ["in_process", "file", "storage"])
 def test_any_lock_will_do(provider: str, table: WrittenTable) -> None:
     options = {"hoodie.write.lock.provider": provider}
-    assert TableTtl.for_table(table.storage, options, table.clock).on().settings.enabled
+    assert TableTtl.for_table(table.storage, options, table.clock).enable().settings.enabled
 
 
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
@@ -195,7 +195,7 @@ def test_a_crash_while_saving_leaves_the_old_or_the_new_policies(
         try:
             TableTtl.for_table(dying, clock=ManualClock()).save({**YEAR, "value": 2})
         except Crash:
-            found = TableTtl.for_table(storage).show().policies
+            found = TableTtl.for_table(storage).config.policies
             assert [policy.value for policy in found] in ([1], [2])
             later = ManualClock()
             later.advance(3_600_000)
@@ -217,7 +217,7 @@ def test_a_frame_without_columns_stores_checked_settings(table: WrittenTable) ->
     }
     table = replace(table, options={}, defaults={})
     table.writer(options).store_settings()
-    shown = ttl_of(table).show().settings
+    shown = ttl_of(table).config.settings
     assert (shown.enabled, shown.trigger_value) == (True, 8)
     assert "hoodie.ttl.enable" not in stored(table)
     with pytest.raises(InvalidError):
@@ -236,15 +236,15 @@ def test_settings_of_a_write_are_stored_with_the_table(table: WrittenTable) -> N
         "hoodie.ttl.policies": json.dumps([YEAR], separators=(",", ":")),
     }
     table.upsert([row("a", 2)], {"hoodie.ttl.run.inline": "false"})
-    assert ttl_of(table).show().settings.run_inline is False
-    assert ttl_of(table).show().settings.enabled
+    assert ttl_of(table).config.settings.run_inline is False
+    assert ttl_of(table).config.settings.enabled
 
 
 def test_a_write_with_a_policy_that_matches_nothing_warns(table: WrittenTable) -> None:
     options = {"hoodie.ttl.policies": json.dumps([YEAR, US])}
     with pytest.warns(UserWarning, match=r"no partition of the table matches 'country=US/\*'"):
         table.upsert([row("a")], options)
-    assert len(ttl_of(table).show().policies) == 2
+    assert len(ttl_of(table).config.policies) == 2
     # It was told once.
     table.upsert([row("a", 2)], options)
 
@@ -417,8 +417,8 @@ def test_the_procedure_that_hudi_has(table: WrittenTable) -> None:
 
 def test_a_table_has_it(table: WrittenTable) -> None:
     held = Table(table.storage)
-    held.ttl.on()
+    held.ttl.enable()
     held.ttl.save(YEAR)
-    assert held.ttl.show().policies == (ALL,)
+    assert held.ttl.config.policies == (ALL,)
     assert held.ttl.explain() == ()
     assert str(held.preview("ttl")) == "nothing was written yet"

@@ -123,7 +123,7 @@ def test_completion_is_checked_against_the_events() -> None:
     events = [batch(row("a", 10), row("a", 20, "finished"), row("b", 30))]
 
     def passed(view: list[Row], completion: int | None) -> bool | None:
-        return check_completion("fast", view, events, completion, gone="").passed
+        return check_completion("fast", view, events, completion, deleted_day="").passed
 
     assert passed([row("a", 20, "finished")], 29)
     assert not passed([row("a", 20, "finished")], 30)

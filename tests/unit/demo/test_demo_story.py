@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from lakewright.cli.main import app
 from lakewright.demo.board import board, brief, draw_bars, watching
-from lakewright.demo.checks import Check, Lateness, ask_hudi_rs, left_of
-from lakewright.demo.command import next_commands, program_here
+from lakewright.demo.checks import Check, Lateness, check_with_hudi_rs, files_of_instant
+from lakewright.demo.command import next_commands, program_command
 from lakewright.demo.events import Recipe, Row
 from lakewright.demo.scenario import has_announced
 from lakewright.demo.story import (
@@ -29,7 +29,7 @@ from lakewright.demo.story import (
     Story,
     bars,
     document,
-    moment,
+    event_time_text,
     summary,
 )
 from lakewright.model.freshness import ViewFreshness
@@ -59,7 +59,7 @@ STORY = Story(
     log_files=2,
     log_bytes=4096,
     bars=(Bar("deltacommit", 0, 40), Bar("clustering", 50, None), Bar("rollback", 60, 80)),
-    said=("ingest: 900 events", "compaction: 3 log files compacted"),
+    messages=("ingest: 900 events", "compaction: 3 log files compacted"),
     lateness=Lateness(60, 7),
     checks=(Check("table", True, "280 rows"), Check("hudi-rs", None, "not installed")),
     took_s=61.7,
@@ -119,7 +119,9 @@ def test_the_document_is_json_and_holds_the_lines() -> None:
 
 def test_a_board_fits_into_the_terminal() -> None:
     for width, height in ((80, 24), (100, 30), (200, 60), (64, 24)):
-        lines = shown(replace(STORY, bars=STORY.bars * 20, said=STORY.said * 20), width, height)
+        lines = shown(
+            replace(STORY, bars=STORY.bars * 20, messages=STORY.messages * 20), width, height
+        )
         assert len(lines) <= height
         assert max(map(len, lines)) <= width
         assert any("timeline" in line for line in lines)
@@ -150,7 +152,7 @@ def test_instants_become_bars() -> None:
         Bar("deltacommit", NOON + 250, NOON + 1000),
         Bar("clustering", NOON + 2000, None),
     )
-    assert moment(None) == "unknown"
+    assert event_time_text(None) == "unknown"
 
 
 def test_lines_are_printed_once_where_there_is_no_terminal() -> None:
@@ -158,9 +160,9 @@ def test_lines_are_printed_once_where_there_is_no_terminal() -> None:
     with watching(console) as tell:
         tell(STORY)
         tell(STORY)
-        tell(replace(STORY, said=(*STORY.said, "ttl: deleted [2026-02-13]")))
+        tell(replace(STORY, messages=(*STORY.messages, "ttl: deleted [2026-02-13]")))
     assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue() == "\n".join((*STORY.said, "ttl: deleted [2026-02-13]\n"))
+    assert console.file.getvalue() == "\n".join((*STORY.messages, "ttl: deleted [2026-02-13]\n"))
 
 
 def test_a_quiet_demo_prints_nothing() -> None:
@@ -186,7 +188,7 @@ def test_what_is_left_of_an_instant_is_found_in_files_and_on_the_timeline(tmp_pa
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "day/b_1_20260316.parquet").touch()
-    left = left_of(str(tmp_path), "20260315")
+    left = files_of_instant(str(tmp_path), "20260315")
     assert left == (".hoodie/timeline/20260315.clustering.requested", "day/a_1_20260315.parquet")
 
 
@@ -202,7 +204,7 @@ def test_a_log_file_is_announced_by_its_marker(tmp_path: Path) -> None:
 
 def test_without_hudi_rs_the_check_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hudi", None)
-    check = ask_hudi_rs("/nowhere", [], [Row("a", "d", "Oslo", "finished", 1, 1)])
+    check = check_with_hudi_rs("/nowhere", [], [Row("a", "d", "Oslo", "finished", 1, 1)])
     assert check == Check("hudi-rs", None, "not installed: pip install hudi")
 
 
@@ -210,9 +212,9 @@ def test_commands_to_go_on_with_are_ready_to_be_pasted() -> None:
     assert next_commands("/my lake/rides")[0] == "lakewright ui '/my lake/rides'"
     python = Path("/my home/.venv/bin/python")
     main = Path("/src/lakewright/demo/__main__.py")
-    assert program_here(Path("/usr/bin/lakewright"), python, Path("/")) == "lakewright"
-    assert program_here(main, python, Path("/my home")) == ".venv/bin/lakewright"
-    assert program_here(main, python, Path("/tmp")) == "'/my home/.venv/bin/lakewright'"
+    assert program_command(Path("/usr/bin/lakewright"), python, Path("/")) == "lakewright"
+    assert program_command(main, python, Path("/my home")) == ".venv/bin/lakewright"
+    assert program_command(main, python, Path("/tmp")) == "'/my home/.venv/bin/lakewright'"
 
 
 def test_too_few_rides_are_refused_before_anything_starts() -> None:

@@ -40,7 +40,7 @@ def test_every_row_comes_once(table: WrittenTable) -> None:
 @pytest.mark.parametrize("limit", [0, 1, 4, 9, 100])
 def test_a_limit_ends_the_reading(limit: int, table: WrittenTable) -> None:
     told: list[int] = []
-    found = list(read_local(table.storage, planned(table), limit=limit, done=told.append))
+    found = list(read_local(table.storage, planned(table), limit=limit, on_progress=told.append))
     assert sum(batch.num_rows for batch in found) == min(limit, 9)
     assert len(told) == {0: 0, 1: 1, 4: 2}.get(limit, 3)
 
@@ -64,5 +64,5 @@ def test_a_filter_spares_partitions(table: WrittenTable) -> None:
 
 def test_the_reported_bytes_are_those_that_were_planned(table: WrittenTable) -> None:
     told: list[int] = []
-    list(read_local(table.storage, planned(table), done=told.append))
+    list(read_local(table.storage, planned(table), on_progress=told.append))
     assert sum(told) == plan_bytes(planned(table))

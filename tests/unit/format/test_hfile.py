@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import io
+import json
 import struct
 from pathlib import Path
 from random import Random
 
+import fastavro
 import pytest
 
 from lakewright.errors import CorruptError, LakewrightError, UnsupportedError
@@ -227,6 +230,21 @@ def test_an_hfile_without_a_schema_has_no_records() -> None:
         metadata_records(HFile(ENTRIES, {}))
     with pytest.raises(LakewrightError):
         metadata_records(HFile(ENTRIES, {"schema": b"{}"}))
+
+
+def test_a_listing_that_is_no_map_is_damage() -> None:
+    fields = [
+        {"name": "key", "type": "string"},
+        {"name": "type", "type": "int"},
+        {"name": "filesystemMetadata", "type": {"type": "array", "items": "string"}},
+    ]
+    schema = {"type": "record", "name": "HoodieMetadataRecord", "fields": fields}
+    value = io.BytesIO()
+    record = {"key": "p", "type": 2, "filesystemMetadata": ["a.parquet"]}
+    fastavro.schemaless_writer(value, schema, record)
+    info = {"schema": json.dumps(schema).encode()}
+    with pytest.raises(CorruptError, match="damaged"):
+        metadata_records(HFile(((b"p", value.getvalue()),), info))
 
 
 def test_another_block_has_no_records() -> None:

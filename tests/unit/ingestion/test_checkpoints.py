@@ -166,7 +166,7 @@ def test_what_is_unread_where_writes_overlap(begin: int, unread: list[int]) -> N
     left = {
         i.requested_at
         for i in instants
-        if (i.completed_at or "") > found.begin and i.requested_at not in found.seen
+        if (i.completed_at or "") > found.begin and i.requested_at not in found.already_read
     }
     assert left == {tick(number) for number in unread}
 
@@ -190,7 +190,9 @@ def test_a_translated_checkpoint_passes_over_no_write(
     found = translated(reached.requested_at, instants)
     for each in instants:
         behind = each.requested_at <= reached.requested_at and not _after(each, reached)
-        unread = (each.completed_at or "") > found.begin and each.requested_at not in found.seen
+        unread = (
+            each.completed_at or ""
+        ) > found.begin and each.requested_at not in found.already_read
         assert unread == (not behind)
         # Who goes on behind `through` by completion times alone has read all of them.
         assert behind <= ((each.completed_at or "") <= max(found.begin, found.through))

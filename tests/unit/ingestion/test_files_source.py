@@ -104,8 +104,8 @@ def test_batches_take_every_file_once(found: set[tuple[int, str]], most: int) ->
             break
         taken += chosen
         # A round trip, as by way of the target's commit.
-        place = FilePosition.parse(str(FilePosition.of(chosen[-1])))
-    assert sorted(taken, key=FilePosition.of) == taken
+        place = FilePosition.parse(str(FilePosition.from_file(chosen[-1])))
+    assert sorted(taken, key=FilePosition.from_file) == taken
     assert sorted(taken, key=str) == sorted(listed, key=str)
 
 
@@ -188,7 +188,7 @@ def test_options_describe_a_folder() -> None:
     }
     source = FilesSource.from_options(options)
     assert (source.reading.format, source.reading.schema) == ("json", "id string")
-    assert source.places == {"fs.s3a.endpoint": "there"}
+    assert source.storage_options == {"fs.s3a.endpoint": "there"}
     assert options.keys() - source.keys == {"fs.s3a.endpoint"}
     with pytest.raises(InvalidError, match="folder"):
         FilesSource.from_options({})
@@ -207,4 +207,4 @@ def test_a_bad_option_is_refused(key: str, value: str) -> None:
 
 def test_a_name_may_end_in_a_blank() -> None:
     file = FileStatus("a.json ", 5, 1000)
-    assert FilePosition.parse(str(FilePosition.of(file))) == FilePosition.of(file)
+    assert FilePosition.parse(str(FilePosition.from_file(file))) == FilePosition.from_file(file)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakewright.engine.local import read_plan
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.ingestion.checkpoints import INITIAL, Checkpoint, Version
 from lakewright.ingestion.hudi_table import (
@@ -23,6 +22,7 @@ from lakewright.ingestion.splitters import BoundedLoad, splitter_for
 from lakewright.model.instant import Action, Instant, State
 from lakewright.options import settings_from
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
 from support.tables import NO_SERVICES, WrittenTable, row

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from lakewright.engine.local import read_plan
 from lakewright.ingestion.checkpoints import INITIAL, Checkpoint, Version
 from lakewright.ingestion.hudi_table import HoodieSourceIncrementalQueryRunner
 from lakewright.ingestion.options import TableSourceSettings
@@ -17,6 +16,7 @@ from lakewright.scan.planner import plan_snapshot
 from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.testing.local_reads import read_plan
 from support.golden import NAMES, GoldenTables
 
 Seen = set[tuple[str, str]]

@@ -19,9 +19,9 @@ from lakewright.ingestion.ingester import IngestResult
 from lakewright.ingestion.loop import (
     Ingestion,
     ServiceMode,
+    backoff_s,
     ingestion,
     parse_mode,
-    rest_after,
     sql_transform,
     writer_options,
 )
@@ -117,7 +117,7 @@ def test_what_may_pass_is_tried_again_less_and_less_often() -> None:
 
 
 def test_rests_do_not_grow_for_ever() -> None:
-    assert [rest_after(failures) for failures in (0, 1, 2, 3, 4, 100)] == [0, 1, 2, 4, 8, 60]
+    assert [backoff_s(failures) for failures in (0, 1, 2, 3, 4, 100)] == [0, 1, 2, 4, 8, 60]
 
 
 def test_what_will_not_pass_ends_it() -> None:

@@ -21,8 +21,8 @@ from lakewright.ingestion.kafka import (
     OffsetRange,
     Offsets,
     Topic,
+    deleted_messages,
     ends_in,
-    lost,
     next_range,
 )
 
@@ -138,7 +138,7 @@ def test_batches_read_every_message_once(last: Bounds, most: int) -> None:
 
 
 def test_what_kafka_threw_away_is_counted() -> None:
-    assert lost(Offsets("t", {0: 3, 1: 9, 2: 1}), {0: 5, 1: 9}) == {0: 2}
+    assert deleted_messages(Offsets("t", {0: 3, 1: 9, 2: 1}), {0: 5, 1: 9}) == {0: 2}
 
 
 @dataclass

@@ -155,7 +155,7 @@ def test_expired_partitions_are_counted(heard: Heard) -> None:
     table.upsert([row("a", day="2026-01-01"), row("b", day="2026-01-02")])
     ttl = TableTtl.for_table(table.storage, {}, table.clock)
     ttl.save({"spec": "*", "level": "PARTITION", "units": "DAYS", "value": 1})
-    ttl.on()
+    ttl.enable()
     table.clock.sleep(3 * 86_400)
     done = table.services().run("ttl")
     assert isinstance(done, lw.Commit)
@@ -223,7 +223,7 @@ def test_prometheus_is_served_and_written(tmp_path: Path) -> None:
 
 def test_a_gateway_gets_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     pushed: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(Prometheus, "push", lambda self, *pushes: pushed.append((self, *pushes)))
+    monkeypatch.setattr(Prometheus, "push", lambda self, *values: pushed.append((self, *values)))
     options = {
         **ON,
         **NO_SERVICES,

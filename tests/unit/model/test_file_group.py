@@ -196,24 +196,6 @@ def test_a_window_leaves_out_what_was_requested_before_it() -> None:
     assert show_groups(build_groups("p", files("f1@0 f1+3 f1@6 f1+12"), view)) == "f1@6+3"
 
 
-def test_a_pending_compaction_opens_a_slice_that_is_merged_with_the_one_before() -> None:
-    timeline = draw("""
-        deltacommit |-|
-        deltacommit    |-|
-        compaction        |
-        deltacommit          |-|
-        """)
-    (group,) = build_groups(
-        "p",
-        files("f1@0 f1+3 f1+9"),
-        TimelineView(timeline),
-        pending_compactions={("p", "f1"): at(6)},
-    )
-    assert [show(item) for item in group.slices] == ["f1@0+3", "f1@-+9"]
-    assert show(group.latest_merged_slice()) == "f1@0+3+9"
-    assert group.latest_base_slice() == FileSlice("p", "f1", at(0), BaseFile("f1", "0-0-0", at(0)))
-
-
 def test_a_group_of_logs_has_no_newest_base() -> None:
     (group,) = build_groups("p", files("f1+0"), TimelineView(draw("deltacommit |-|")))
     assert group.latest_base_slice() is None

@@ -267,4 +267,4 @@ HOLDS: dict[str, tuple[str, FreshnessRecord, int, bool]] = {
 @pytest.mark.parametrize(("picture", "kept", "tick", "expected"), HOLDS.values(), ids=list(HOLDS))
 def test_values_hold(picture: str, kept: FreshnessRecord, tick: int, expected: bool) -> None:
     timeline: Timeline = draw(picture)
-    assert kept.holds(timeline.by_time[at(tick)], timeline, timeline.is_committed) is expected
+    assert kept.is_valid(timeline.by_time[at(tick)], timeline, timeline.is_committed) is expected

@@ -29,18 +29,21 @@ RULES: dict[str, tuple[KeyRule, KeyRule]] = {
     "no partitions": (key_rule("NON_PARTITION", ["a"]), KeyRule(("a",))),
     "no partitions, several fields": (
         key_rule("NON_PARTITION", ["a", "b"]),
-        KeyRule(("a", "b"), named=True),
+        KeyRule(("a", "b"), names_fields=True),
     ),
     "custom": (key_rule("CUSTOM", ["a"]), KeyRule(("a",))),
-    "custom, several fields": (key_rule("CUSTOM", ["a", "b"]), KeyRule(("a", "b"), named=True)),
-    "complex": (key_rule("COMPLEX", ["a", "b"]), KeyRule(("a", "b"), named=True)),
-    "complex, a single field": (key_rule("COMPLEX", ["a"]), KeyRule(("a",), named=True)),
+    "custom, several fields": (
+        key_rule("CUSTOM", ["a", "b"]),
+        KeyRule(("a", "b"), names_fields=True),
+    ),
+    "complex": (key_rule("COMPLEX", ["a", "b"]), KeyRule(("a", "b"), names_fields=True)),
+    "complex, a single field": (key_rule("COMPLEX", ["a"]), KeyRule(("a",), names_fields=True)),
     "complex, a single field, the other encoding": (
-        key_rule("complex", ["a"], named_single=False),
+        key_rule("complex", ["a"], names_single_field=False),
         KeyRule(("a",)),
     ),
     "not told, a single field": (key_rule("", ["a"]), KeyRule(("a",))),
-    "not told, several fields": (key_rule("", ["a", "b"]), KeyRule(("a", "b"), named=True)),
+    "not told, several fields": (key_rule("", ["a", "b"]), KeyRule(("a", "b"), names_fields=True)),
 }
 
 
@@ -60,14 +63,14 @@ def test_a_generator_without_a_rule_is_refused() -> None:
 
 KEYS: dict[str, tuple[list[str | None], KeyRule, str]] = {
     "plain": (["x", "y"], KeyRule(("a",)), "x"),
-    "named": (["x", "y"], KeyRule(("a",), named=True), "a:x"),
-    "several": (["x", "y"], KeyRule(("a", "b"), named=True), "a:x,b:y"),
-    "in the order of the rule": (["x", "y"], KeyRule(("b", "a"), named=True), "b:y,a:x"),
-    "with a null": ([None, "y"], KeyRule(("a", "b"), named=True), "a:__null__,b:y"),
-    "with an empty value": (["", "y"], KeyRule(("a", "b"), named=True), "a:__empty__,b:y"),
+    "named": (["x", "y"], KeyRule(("a",), names_fields=True), "a:x"),
+    "several": (["x", "y"], KeyRule(("a", "b"), names_fields=True), "a:x,b:y"),
+    "in the order of the rule": (["x", "y"], KeyRule(("b", "a"), names_fields=True), "b:y,a:x"),
+    "with a null": ([None, "y"], KeyRule(("a", "b"), names_fields=True), "a:__null__,b:y"),
+    "with an empty value": (["", "y"], KeyRule(("a", "b"), names_fields=True), "a:__empty__,b:y"),
     "nothing is escaped": (
         ["x:1,b", "y,z:"],
-        KeyRule(("a", "b"), named=True),
+        KeyRule(("a", "b"), names_fields=True),
         "a:x:1,b,b:y,z:",
     ),
 }
@@ -82,9 +85,9 @@ def test_values_become_a_key(values: list[str | None], rule: KeyRule, expected: 
 NO_KEY: dict[str, tuple[list[str | None], KeyRule]] = {
     "null": ([None, "y"], KeyRule(("a",))),
     "empty": (["", "y"], KeyRule(("a",))),
-    "a named null": ([None, "y"], KeyRule(("a",), named=True)),
-    "all null": ([None, None], KeyRule(("a", "b"), named=True)),
-    "null and empty": ([None, ""], KeyRule(("a", "b"), named=True)),
+    "a named null": ([None, "y"], KeyRule(("a",), names_fields=True)),
+    "all null": ([None, None], KeyRule(("a", "b"), names_fields=True)),
+    "null and empty": ([None, ""], KeyRule(("a", "b"), names_fields=True)),
 }
 
 
@@ -211,7 +214,7 @@ NESTED = pa.table({"s": [{"a": {"b": "deep"}}, None], "x.y": ["flat", "flat"]})
 def test_a_dot_leads_into_a_struct() -> None:
     assert field_column(NESTED, "s.a.b").to_pylist() == ["deep", None]
     assert field_column(NESTED, "x.y").to_pylist() == ["flat", "flat"]
-    key = record_keys(NESTED.slice(0, 1), KeyRule(("s.a.b",), named=True))
+    key = record_keys(NESTED.slice(0, 1), KeyRule(("s.a.b",), names_fields=True))
     assert key.to_pylist() == ["s.a.b:deep"]
 
 
@@ -262,7 +265,7 @@ def test_a_key_has_the_bucket_that_hudi_gives_it(
     assert hash_keys(key, fields) == values
     for names in (("a",), ("a", "b"), ("b", "a"), ("a", "b", "c")):
         column = pa.array(["other", key])
-        assert bucket_ids(column, KeyRule(names, named=True), fields, 256)[1] == bucket
+        assert bucket_ids(column, KeyRule(names, names_fields=True), fields, 256)[1] == bucket
 
 
 def test_a_key_on_which_hudi_never_ends_ends_here() -> None:
@@ -272,7 +275,7 @@ def test_a_key_on_which_hudi_never_ends_ends_here() -> None:
 
 def test_no_rows_have_no_keys() -> None:
     rows = pa.table({"a": pa.array([], pa.string()), "b": pa.array([], pa.float64())})
-    for rule in (KeyRule(("a",)), KeyRule(("a", "b"), named=True)):
+    for rule in (KeyRule(("a",)), KeyRule(("a", "b"), names_fields=True)):
         keys = record_keys(rows, rule)
         assert keys.to_pylist() == []
         assert bucket_ids(keys, rule, (), 4).tolist() == []

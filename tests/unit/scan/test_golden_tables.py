@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lakewright.engine.local import read_plan
 from lakewright.errors import InvalidError
 from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
 from lakewright.scan.query_options import begin_of_range, end_of_range
 from lakewright.scan.scan_plan import ScanPlan
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.testing.local_reads import read_plan
 from support.golden import NAMES, GoldenTables, Query, as_json, queries
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lakewright.engine.local import read_plan
 from lakewright.errors import InvalidError
 from lakewright.format.avro.schema import avro_schema
 from lakewright.format.data_block import format_parquet_block
@@ -14,6 +13,7 @@ from lakewright.model.instant import Action, Instant
 from lakewright.scan.planner import plan_changes
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.testing.table_builder import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])

@@ -253,7 +253,7 @@ def test_the_window(case: Case) -> None:
     window = find_window(sight_of(case, MemoryStorage.fresh()), Action(case.action))
     expected = None if case.expected is None else tuple(sorted(case.expected.split()))
     assert window.partitions == expected
-    assert window.is_recorded
+    assert window.records_missing
 
 
 def test_switched_off_nothing_is_read_and_nothing_recorded() -> None:
@@ -270,7 +270,7 @@ def test_switched_off_nothing_is_read_and_nothing_recorded() -> None:
 
 def test_a_strategy_without_the_interface_gets_all_partitions() -> None:
     context = sight_of(next(iter(CASES.values())), MemoryStorage.fresh())
-    assert find_window(context, Action.COMPACTION, aware=False).partitions is None
+    assert find_window(context, Action.COMPACTION, partition_aware=False).partitions is None
 
 
 def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() -> None:
@@ -293,7 +293,7 @@ def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() 
         "20250000000000000", at(0), "deltacommit", format_commit(metadata("gone"))
     )
     data = format_archived_file([late, early])
-    file = archived_file_of([late, early], size=len(data))
+    file = replace(archived_file_of([late, early]), size=len(data))
     storage.create(f"{HISTORY}/{file.name}", data)
     storage.create(f"{HISTORY}/manifest_1", format_manifest(Manifest((file,))))
     storage.create(f"{HISTORY}/_version_", format_version(1))

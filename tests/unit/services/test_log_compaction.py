@@ -166,10 +166,10 @@ def test_plans(
     plan = plan_log_compaction(
         drawn,
         settings=THREE,
-        history=LogHistory.of(draw(picture)),
+        history=LogHistory.from_timeline(draw(picture)),
         window=IncrementalWindow(None),
-        held={(s.partition, s.file_id): held[s.file_id] for s in drawn if s.file_id in held},
-        in_parts=lambda _: (),
+        locked={(s.partition, s.file_id): held[s.file_id] for s in drawn if s.file_id in held},
+        find_partial=lambda _: (),
     )
     assert isinstance(plan, CompactionPlan)
     assert show(plan) == expected
@@ -192,10 +192,10 @@ def test_no_plan_without_operations(text: str, reason: str) -> None:
     plan = plan_log_compaction(
         slices(text),
         settings=THREE,
-        history=LogHistory.of(draw(SLOW)),
+        history=LogHistory.from_timeline(draw(SLOW)),
         window=IncrementalWindow(None),
-        held={},
-        in_parts=lambda _: (),
+        locked={},
+        find_partial=lambda _: (),
     )
     assert plan == Skip(f"nothing to compact in log files: {reason}")
 
@@ -204,10 +204,10 @@ def test_a_single_log_file_is_left_alone() -> None:
     plan = plan_log_compaction(
         slices("d1 f1 12"),
         settings=LogCompactionSettings(blocks_threshold=1),
-        history=LogHistory.of(draw(QUIET)),
+        history=LogHistory.from_timeline(draw(QUIET)),
         window=IncrementalWindow(None),
-        held={},
-        in_parts=lambda _: (),
+        locked={},
+        find_partial=lambda _: (),
     )
     assert str(plan).endswith("fewer than 2 new log files (1 partition)")
 
@@ -216,10 +216,10 @@ def test_where_planning_is_not_incremental_nothing_is_recorded() -> None:
     plan = plan_log_compaction(
         slices("d1 f1 10 12 14\nd2 f2 10"),
         settings=THREE,
-        history=LogHistory.of(draw(QUIET)),
-        window=IncrementalWindow(None, is_recorded=False),
-        held={},
-        in_parts=lambda _: (),
+        history=LogHistory.from_timeline(draw(QUIET)),
+        window=IncrementalWindow(None, records_missing=False),
+        locked={},
+        find_partial=lambda _: (),
     )
     assert isinstance(plan, CompactionPlan)
     assert (plan.missing_partitions, plan.extra) == (None, {})

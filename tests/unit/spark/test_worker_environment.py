@@ -10,7 +10,7 @@ import pytest
 from lakewright.errors import InvalidError
 from lakewright.spark.worker_environment import (
     check_worker_answer,
-    own_version,
+    library_version,
     problem_in,
     worker_probe,
 )
@@ -53,9 +53,9 @@ def test_this_python_is_fit() -> None:
     assert json.loads(told) == {
         "python": sys.executable,
         "missing": "",
-        "version": own_version(),
+        "version": library_version(),
     }
-    check_worker_answer(told, own_version())
+    check_worker_answer(told, library_version())
 
 
 def test_a_version_that_is_not_known_is_no_mistake() -> None:

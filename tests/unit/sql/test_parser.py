@@ -156,6 +156,16 @@ def test_with_before_a_statement() -> None:
     assert found.ctes == "WITH a AS (SELECT 1), b(x) AS (SELECT 2 /* ) */) "
 
 
+def test_a_field_named_like_a_keyword_is_a_field() -> None:
+    found = find_target("WITH a AS (SELECT t.case FROM t) INSERT INTO t SELECT a.end FROM a")
+    assert found is not None
+    assert found.ctes == "WITH a AS (SELECT t.case FROM t) "
+    assert parsed("UPDATE t SET a = t.case, b = t.where WHERE t.end = 1") == (
+        T,
+        Update(((("a",), "t.case"), (("b",), "t.where")), "t.end = 1"),
+    )
+
+
 OTHERS = (
     "SELECT 1",
     "WITH a AS (SELECT 1) SELECT * FROM a",
@@ -167,6 +177,8 @@ OTHERS = (
     "ALTER VIEW v AS SELECT 1",
     "DESCRIBE t",
     "DELETE 'unfinished",
+    "WITH a AS (SELECT case FROM t) SELECT * FROM a",
+    "WITH a AS (SELECT 1 SELECT 2",
     "",
     "WITH",
 )

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakewright.storage.durable_disk import is_sidecar, matches, sidecar_name, sidecar_of
+from lakewright.storage.durable_disk import is_sidecar, matches, sidecar_name
+from lakewright.testing.checksums import sidecar_of
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 DATA = bytes(range(256)) * 5

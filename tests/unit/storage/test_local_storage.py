@@ -19,8 +19,9 @@ from lakewright.errors import (
     LakewrightError,
     UnavailableError,
 )
-from lakewright.storage.durable_disk import Disk, sidecar_name, sidecar_of
+from lakewright.storage.durable_disk import Disk, sidecar_name
 from lakewright.storage.local import LocalStorage
+from lakewright.testing.checksums import sidecar_of
 from lakewright.testing.storage import Crash
 
 GOLDEN = Path(__file__).parents[2] / "golden"

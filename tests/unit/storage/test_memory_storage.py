@@ -26,14 +26,11 @@ def test_a_fresh_storage_begins_with_the_files_of_another() -> None:
     assert first != second
 
 
-def test_storages_of_one_name_share_their_files_until_they_are_forgotten() -> None:
+def test_storages_of_one_name_share_their_files() -> None:
     first, second = MemoryStorage("shared/name"), MemoryStorage.at("memory://shared/name/", {})
     first.create("a", b"1")
     assert second.read("a") == b"1"
     assert first == second
-    first.forget()
-    assert second.files() == {}
-    assert second.list_folders("") == []
 
 
 @pytest.mark.parametrize("label", ["", "a//b", "../a"])

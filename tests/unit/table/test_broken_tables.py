@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lakewright.engine.local import read_plan
 from lakewright.errors import CorruptError, InvalidError, LakewrightError, UnsupportedError
 from lakewright.scan.planner import plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from support.golden import GoldenTables
 
 

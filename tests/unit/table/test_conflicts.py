@@ -585,7 +585,7 @@ def metadata(instant: str, text: str, operation: str) -> CommitMetadata:
 
 def as_of(timeline: Timeline, tick: int) -> Timeline:
     """The timeline as a writer that began at that tick saw it."""
-    return Timeline.of(
+    return Timeline.from_instants(
         i
         if i.completed_at is None or i.completed_at <= at(tick)
         else replace(i, state=State.INFLIGHT, completed_at=None)
@@ -616,7 +616,7 @@ def judged(case: Case) -> Conflict | None:
     mine = marked(instants[at(tick)], text, case.operation)
     before = as_of(now, tick)
     living = frozenset(map(at, case.announced))
-    return find_conflict(mine, before, now, load, non_blocking=case.non_blocking, living=living)
+    return find_conflict(mine, before, now, load, non_blocking=case.non_blocking, live=living)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
@@ -654,7 +654,7 @@ def test_a_compaction_at_a_past_instant_that_completed_concurrently_is_checked()
         compaction     |---|
         deltacommit     |----
         """)
-    before = Timeline.of(i for i in as_of(now, 4) if i.requested_at != at(3))
+    before = Timeline.from_instants(i for i in as_of(now, 4) if i.requested_at != at(3))
     mine = ConcurrentOperation(at(4), Action.DELTA_COMMIT, log_groups=frozenset({("p1", "f1")}))
     assert [i.requested_at for i in candidate_instants(mine, before, now)] == [at(3)]
 
@@ -695,7 +695,7 @@ def test_a_log_file_that_has_landed(
     mine = operation_of_commit(LATE, metadata(at(2), "f1+", "UPSERT"))
     plan = operation_of_compaction_plan(other, CompactionPlan(operations=(operation,)))
     found = find_conflict(
-        mine, Timeline(), Timeline.of([other]), lambda wanted: [plan for _ in wanted]
+        mine, Timeline(), Timeline.from_instants([other]), lambda wanted: [plan for _ in wanted]
     )
     assert (found is not None) == clash
 
@@ -709,7 +709,7 @@ def test_an_execution_meets_a_log_file_that_landed_since(
     text = "f1@" if operation == "COMPACT" else "f1+"
     mine = operation_of_commit(AFTER_IT, metadata(at(5), text, operation))
     write = operation_of_commit(other, metadata(at(2), "f1+", "UPSERT"))
-    found = find_conflict(mine, Timeline(), Timeline.of([other]), lambda _: [write])
+    found = find_conflict(mine, Timeline(), Timeline.from_instants([other]), lambda _: [write])
     assert (found is not None) == clash
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lakewright.engine.local import read_plan
 from lakewright.scan.planner import plan_changes
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
+from lakewright.testing.local_reads import read_plan
 from support.concurrency import InterruptedAfter
 from support.faults import IncompleteListing
 from support.tables import NO_SERVICES, WrittenTable, row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import lakewright
 from lakewright.cli.main import app
 from lakewright.errors import InvalidError, UnavailableError
+from lakewright.metrics.metric import Metric
 from lakewright.model.instant import format_time
 from lakewright.storage.base import Storage
 from lakewright.storage.local import LocalStorage
@@ -151,8 +152,7 @@ def test_times_are_shown_in_utc_as_far_as_there_are_dates() -> None:
     assert time_text(10**18) is None
 
 
-Report = tuple[str, int, dict[str, float]]
-_reports: list[Report] = []
+_reports: list[tuple[str, int, dict[str, float]]] = []
 
 
 def take(table: str, at_ms: int, values: Mapping[str, float]) -> None:
@@ -163,13 +163,13 @@ class Listener:
     """A reporter that keeps what it is told, or fails."""
 
     def __init__(self, *, fails: bool = False) -> None:
-        self.heard: list[Report] = []
+        self.heard: dict[str, float] = {}
         self._fails = fails
 
-    def report(self, table: str, at_ms: int, values: Mapping[str, float]) -> None:
+    def take(self, metrics: Sequence[Metric]) -> None:
         if self._fails:
             raise RuntimeError("no connection")
-        self.heard.append((table, at_ms, dict(values)))
+        self.heard |= {metric.name: metric.value for metric in metrics}
 
 
 def test_a_commit_reports_its_latency_and_freshness() -> None:
@@ -181,15 +181,17 @@ def test_a_commit_reports_its_latency_and_freshness() -> None:
         done = table.upsert([tracked_row("a", 10), tracked_row("b", 30)])
     finally:
         end()
-    ((root, at_ms, values),) = listener.heard
-    assert root == table.storage.root
+    values = listener.heard
+    at_ms = values["deltacommit.commitTime"]
     assert format_time(datetime.fromtimestamp(at_ms / 1000, UTC)) == done.completed_at
-    assert values == dict(done.metrics)
-    assert values["commitLatencyInMs"] == at_ms - (TIME_ZERO + 10)
-    assert values["commitFreshnessInMs"] == at_ms - (TIME_ZERO + 30)
+    assert values["deltacommit.commitLatencyInMs"] == at_ms - (TIME_ZERO + 10)
+    assert values["deltacommit.commitFreshnessInMs"] == at_ms - (TIME_ZERO + 30)
     assert values["read_optimized.completion"] == TIME_ZERO + 10
+    assert done.metrics["commitLatencyInMs"] == at_ms - (TIME_ZERO + 10)
+    assert done.metrics["read_optimized.completion"] == TIME_ZERO + 10
+    listener.heard.clear()
     table.upsert([tracked_row("a", 40)])
-    assert len(listener.heard) == 1
+    assert listener.heard == {}
 
 
 def test_a_service_reports_the_freshness_after_it() -> None:
@@ -213,7 +215,12 @@ def test_a_table_without_event_times_has_no_figures() -> None:
         assert table.upsert([tracked_row("a", 10)]).metrics == {}
     finally:
         end()
-    assert listener.heard == []
+    assert not any("Latency" in name or "completion" in name for name in listener.heard)
+
+
+def test_a_reporter_without_its_method_is_refused() -> None:
+    with pytest.raises(InvalidError, match="take"):
+        lakewright.report_to(object())  # type: ignore[arg-type]
 
 
 def test_a_reporter_that_fails_is_a_warning() -> None:
@@ -231,7 +238,9 @@ def test_an_option_names_a_reporter() -> None:
     _reports.clear()
     table = tracked_table(write_options={"lakewright.metrics.reporter": f"{__name__}:take"})
     table.upsert([tracked_row("a", 10)])
-    assert [values["snapshot.completion"] for _, _, values in _reports] == [TIME_ZERO + 10]
+    ((root, _, values),) = _reports
+    assert root == table.storage.root
+    assert values["snapshot.completion"] == TIME_ZERO + 10
 
 
 BAD_FUNCTIONS = {

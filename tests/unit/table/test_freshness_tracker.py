@@ -239,6 +239,17 @@ def test_an_ordinary_commit_reads_one_commit_more_at_most(table_type: str) -> No
     assert calls["tracked"] <= calls["not tracked"] + 1
 
 
+def test_a_long_search_backwards_reads_several_commits_at_once() -> None:
+    table = tracked_table()
+    table.upsert([tracked_row("a", 10)])
+    for time in range(20, 420, 10):
+        table.upsert([tracked_row("a", time)], untracked_options(table))
+    counting = CountingStorage(table.storage)
+    blocking_log_files(load_snapshot(counting), 1)
+    assert len(commit_reads(counting)) >= 40
+    assert counting.calls["read_many"] <= 8
+
+
 def test_a_compaction_lists_no_partition_that_cannot_have_log_files() -> None:
     table = tracked_table()
     table.upsert([tracked_row(f"k{n}", n, f"2026-02-{n:02d}") for n in range(1, 21)])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakewright.model.file_group import PARTITION_METADATA
-from lakewright.storage.durable_disk import sidecar_name, sidecar_of
+from lakewright.storage.durable_disk import sidecar_name
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.properties import (
@@ -15,6 +15,7 @@ from lakewright.table.properties import (
     load_partition_metadata,
     touch_last_update_time,
 )
+from lakewright.testing.checksums import sidecar_of
 from lakewright.testing.storage import CountingStorage
 
 REAL = b"#partition metadata\n#Mon Jan 05 2026\ncommitTime=20260101000000000\npartitionDepth=1\n"

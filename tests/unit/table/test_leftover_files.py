@@ -95,7 +95,7 @@ def test_what_is_left_over(case: Case) -> None:
         markers=tuple(f for f in files if "marker" in f.path),
         marked=(*case.empty, *{f.path.split("/")[2] for f in files if "marker" in f.path}),
     )
-    timeline = Timeline.of(case.instants)
+    timeline = Timeline.from_instants(case.instants)
     found = select_leftovers(traces, timeline, NOW_MS, SETTINGS, archived=case.archived, zone=UTC)
     assert (*found.files, *found.marked) == case.dead
 

@@ -56,7 +56,7 @@ def test_refused_executions(case: Case) -> None:
     found = execution_refusal(
         Instant(at(1), Action.CLUSTERING, case.state),
         cancellable=case.cancellable,
-        living=case.living,
+        is_live=case.living,
         rollback=ROLLBACK if case.targeted else None,
     )
     assert (found is None) is (case.says is None)

@@ -23,7 +23,6 @@ from lakewright.table.savepoint import (
     pending_restore,
     plan_restore,
     restore_locked,
-    resume_restore,
 )
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.time_generator import TimeGenerator
@@ -343,24 +342,10 @@ def half_restored() -> Case:
 
 def test_an_interrupted_restore_is_ended_by_the_next_process() -> None:
     case = half_restored()
-
-    def resume(snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> object:
-        return resume_restore(snapshot, times, clock)
-
-    assert isinstance(act_with_lock(case.built.storage, resume), Instant)
+    act_with_lock(case.built.storage, partial(restore, case.saved))
     assert read_versions(case.built.storage) == case.states[-1]
-    assert act_with_lock(case.built.storage, resume) is None
+    assert not load_snapshot(case.built.storage).timeline.pending()
     assert len([p for p in list_data_files(case.built.storage) if p.endswith(".parquet")]) == 2
-
-
-def test_an_interrupted_restore_under_new_writes_is_not_resumed() -> None:
-    case = half_restored()
-    newer = case.built.write({F: versions(a=7)})
-    snapshot = load_snapshot(case.built.storage)
-    with pytest.raises(InvalidError, match="run the restore again") as caught:
-        resume_restore(snapshot, time_generator(snapshot), ManualClock())
-    assert caught.value.facts["writes"] == [newer.file_name]
-    assert read_versions(case.built.storage)["a"] == 7
 
 
 def _restored_anew() -> Storage:
@@ -399,11 +384,3 @@ def test_a_plan_that_was_never_written_is_passed_over() -> None:
     act_with_lock(case.built.storage, partial(restore, case.saved))
     assert read_versions(case.built.storage) == case.states[-1]
     assert not load_snapshot(case.built.storage).timeline.pending()
-
-
-def test_a_plan_that_was_never_written_does_not_stop_the_next_writer() -> None:
-    built = commits().built
-    built.put(Instant(built.tick(), Action.RESTORE, State.REQUESTED), b"")
-    snapshot = load_snapshot(built.storage)
-    assert resume_restore(snapshot, time_generator(snapshot), ManualClock()) is None
-    assert not load_snapshot(built.storage).timeline.pending()

@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from lakewright.errors import (
+    ConflictError,
     InvalidError,
     UnavailableError,
 )
@@ -22,6 +23,7 @@ from lakewright.table.properties import METADATA_FOLDER
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
+from support.concurrency import InterruptedStorage
 from support.tables import OPTIMISTIC, begin_action
 from support.transactions import (
     METADATA_PARTITIONS,
@@ -151,6 +153,38 @@ def test_a_begin_that_fails_half_way_leaves_nothing() -> None:
     with pytest.raises(UnavailableError):
         begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
     assert fixture.names() == fixture.leftovers() == []
+
+
+def created_and_refused(storage: Storage, path: str, data: bytes) -> None:
+    storage.create(path, data)
+    raise ConflictError("the file exists already", path=path)
+
+
+def test_a_requested_file_whose_answer_was_lost_is_the_writers_own() -> None:
+    world = TransactionFixture()
+    storage = InterruptedStorage(world.storage, r"\.requested$", created_and_refused)
+    transaction = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
+    done = transaction.commit(write_files(transaction, "f1"))
+    assert [instant.requested_at for instant in load_snapshot(world.storage).timeline] == [
+        done.requested_at
+    ]
+
+
+def test_without_a_shared_lock_a_requested_file_may_be_another_writers() -> None:
+    world = TransactionFixture()
+    storage = InterruptedStorage(world.storage, r"\.requested$", created_and_refused)
+    transaction = begin_action(world.writer(storage=storage), "deltacommit")
+    transaction.commit(write_files(transaction, "f1"))
+    assert len(list(load_snapshot(world.storage).timeline)) == 2
+
+
+def test_a_begin_that_finds_another_inflight_file_deletes_nothing_of_it() -> None:
+    world = TransactionFixture()
+    storage = InterruptedStorage(world.storage, r"\.inflight$", created_and_refused)
+    with pytest.raises(ConflictError):
+        begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
+    assert [name.rpartition(".")[2] for name in sorted(world.names())] == ["inflight", "requested"]
+    assert [path for path in world.leftovers() if "heartbeat" in path] == []
 
 
 # Crashes

@@ -186,11 +186,11 @@ def test_a_job_runs_the_command_line_and_brings_its_result(path: str) -> None:
     assert (first["job"], first["service"], first["state"]) == (1, "archive", "running")
     with pytest.raises(ConflictError, match="another service runs"):
         running.run(0, table, "clean")
-    wait_until(lambda: running.of(0)[0]["state"] != "running")
-    (done,) = running.of(0)
+    wait_until(lambda: running.jobs_of(0)[0]["state"] != "running")
+    (done,) = running.jobs_of(0)
     assert (done["state"], done["error"]) == ("done", None)
     assert [(s["service"], s["result"]) for s in done["steps"]] == [("archive", "skipped")]
-    assert running.of(1) == []
+    assert running.jobs_of(1) == []
     assert running.stop(0, 1)["state"] == "done"
     running.close()
 
@@ -200,8 +200,8 @@ def test_a_job_that_fails_says_why() -> None:
     running = jobs()
     # Another process does not see what is in the memory of this one.
     running.run(0, TableView.at(gone.storage.root, {}), "clean")
-    wait_until(lambda: running.of(0)[0]["state"] != "running")
-    (done,) = running.of(0)
+    wait_until(lambda: running.jobs_of(0)[0]["state"] != "running")
+    (done,) = running.jobs_of(0)
     assert done["state"] == "failed"
     assert "error: " in done["error"]
 
@@ -210,9 +210,9 @@ SECRETS = {"fs.s3a.access.key": "AKIAHIDDEN", "fs.s3a.secret.key": "SUPERSECRET"
 
 
 def ended(running: Jobs) -> dict[str, Any]:
-    wait_until(lambda: running.of(0)[0]["state"] != "running")
+    wait_until(lambda: running.jobs_of(0)[0]["state"] != "running")
     running.close()
-    return running.of(0)[0]
+    return running.jobs_of(0)[0]
 
 
 def test_a_job_imports_nothing_from_the_folder_of_the_server(
@@ -280,7 +280,7 @@ def test_jobs_end_with_the_server(path: str) -> None:
     running = jobs()
     running.run(0, TableView.at(path, {}), "clean")
     running.close()
-    wait_until(lambda: running.of(0)[0]["state"] != "running")
+    wait_until(lambda: running.jobs_of(0)[0]["state"] != "running")
 
 
 def test_unknown_services_and_jobs_are_not_there(path: str) -> None:

@@ -24,7 +24,7 @@ from lakewright.cli.common import exit_codes
 from lakewright.cli.main import _show_warning
 from lakewright.errors import CorruptError
 from lakewright.storage.local import LocalStorage
-from lakewright.utils.terminal import SafeConsole, SafeFile, printable, tell_bug
+from lakewright.utils.terminal import SafeConsole, SafeFile, printable, report_bug
 from support.cli import CLI_COMMAND
 from support.tables import WrittenTable, row
 
@@ -68,7 +68,7 @@ def test_warnings_and_bugs_are_harmless(capfd: pytest.CaptureFixture[str]) -> No
     try:
         raise ValueError(f"of {TITLE}")
     except ValueError as error:
-        tell_bug(ValueError, error, error.__traceback__)
+        report_bug(ValueError, error, error.__traceback__)
     told = capfd.readouterr().err
     assert told.count("PWNED") >= 2
     assert UNSAFE.findall(told) == []

@@ -248,18 +248,18 @@ class EventsSource(Source):
         pull: QueuePull,
         read: Callable[[str, Mapping[str, str]], Notification],
         *,
-        bad: UnreadablePolicy = UnreadablePolicy.ERROR,
+        unreadable_policy: UnreadablePolicy = UnreadablePolicy.ERROR,
         quarantine: Quarantine | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if bad is UnreadablePolicy.QUARANTINE and quarantine is None:
+        if unreadable_policy is UnreadablePolicy.QUARANTINE and quarantine is None:
             raise InvalidError(
                 "a quarantine needs a table", option="lakewright.source.quarantine.path"
             )
         self._queue = queue
         self._pull = pull
         self._read = read
-        self._unreadable_policy = bad
+        self._unreadable_policy = unreadable_policy
         self._quarantine = quarantine
         self._clock = clock or SystemClock()
 
@@ -388,7 +388,7 @@ class GcsEventsSource(EventsSource):
             queue or PubSubQueue(settings),
             QueuePull(settings.per_batch, settings.per_request, settings.most_s),
             read_gcs,
-            bad=quarantine_settings.bad_messages,
+            unreadable_policy=quarantine_settings.bad_messages,
             quarantine=quarantine_of(quarantine_settings, options, cls.name, clock),
             clock=clock,
         )
@@ -412,7 +412,7 @@ class S3EventsSource(EventsSource):
             queue or SqsQueue(settings, options),
             QueuePull(settings.per_batch, settings.per_request),
             read_s3,
-            bad=quarantine_settings.bad_messages,
+            unreadable_policy=quarantine_settings.bad_messages,
             quarantine=quarantine_of(quarantine_settings, options, cls.name, clock),
             clock=clock,
         )

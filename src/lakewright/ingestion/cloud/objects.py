@@ -78,7 +78,7 @@ class Preparation:
     format: str
     options: Mapping[str, str] = field(default_factory=dict)
     addresses: Mapping[str, str] = field(default_factory=dict)
-    places: Mapping[str, str] = field(default_factory=dict, repr=False)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     target: str | None = None
     private: bool = False
     checked: bool = False
@@ -102,7 +102,7 @@ def prepare(
 ) -> list[Prepared] | LakewrightError:
     """Prepare numbered objects; an error that does not concern a single object is returned."""
     try:
-        target = storage_for(what.target, what.places) if what.target is not None else None
+        target = storage_for(what.target, what.storage_options) if what.target is not None else None
         with private_files() if what.private else nullcontext():
             return [
                 _prepare_one(what, target, f"{number:06d}-{token}", item) for number, item in items
@@ -130,7 +130,7 @@ def _exists(preparation: Preparation, item: CloudObject) -> bool:
 
 def store_of(what: Preparation, item: CloudObject) -> Storage:
     """Return the storage of the bucket of an object."""
-    return storage_for(what.addresses[item.bucket], what.places)
+    return storage_for(what.addresses[item.bucket], what.storage_options)
 
 
 def _prepare_one(
@@ -305,27 +305,27 @@ _READ_ERRORS = re.compile(
 
 @dataclass(frozen=True)
 class ObjectRows:
-    """The rows of objects, and the unreadable objects; `done` deletes the copies."""
+    """The rows of objects, and the unreadable objects; `delete_copies` deletes the copies."""
 
     rows: DataFrame | None
-    bad: tuple[Prepared, ...] = ()
-    done: Callable[[], None] = field(default=lambda: None)
+    unreadable: tuple[Prepared, ...] = ()
+    delete_copies: Callable[[], None] = field(default=lambda: None)
 
 
 @dataclass(frozen=True)
 class ObjectReader:
     """Reads objects of one store.
 
-    `address` is the location of a bucket, with `{bucket}` for its name; `places` are storage
-    options. `buckets` are the ones that may be read; None for all that the job may read.
+    `address` is the location of a bucket, with `{bucket}` for its name; `storage_options` are
+    storage options. `buckets` are the ones that may be read; None for all that the job may read.
     """
 
     spark: SparkSession
     settings: ObjectSettings
     address: str
-    places: Mapping[str, str]
+    storage_options: Mapping[str, str]
     clock: Clock
-    bad: UnreadablePolicy = UnreadablePolicy.ERROR
+    unreadable_policy: UnreadablePolicy = UnreadablePolicy.ERROR
     buckets: frozenset[str] | None = None
 
     def missing(self, objects: Sequence[CloudObject]) -> list[CloudObject]:
@@ -342,7 +342,7 @@ class ObjectReader:
         refused = tuple(
             Prepared(i, problem=_BUCKET_NOT_ALLOWED) for i in objects if not self._may_read(i)
         )
-        if refused and self.bad is UnreadablePolicy.ERROR:
+        if refused and self.unreadable_policy is UnreadablePolicy.ERROR:
             raise InvalidError(
                 "an event names a bucket that may not be read: add it to those that may, or have "
                 "such objects passed over",
@@ -359,7 +359,7 @@ class ObjectReader:
             if folder is not None:
                 folder.remove()
             raise
-        return replace(objects_read, bad=(*refused, *objects_read.bad))
+        return replace(objects_read, unreadable=(*refused, *objects_read.unreadable))
 
     def _may_read(self, item: CloudObject) -> bool:
         return self.buckets is None or item.bucket in self.buckets
@@ -374,16 +374,22 @@ class ObjectReader:
         prepared = self._prepare_objects(preparation, copied, folder)
         copied_set = set(copied)
         native = [item for item in objects if item not in copied_set]
-        if self.bad is UnreadablePolicy.ERROR:
+        if self.unreadable_policy is UnreadablePolicy.ERROR:
             prepared += [Prepared(item) for item in native]
         else:
             prepared += self._prepare_objects(preparation, native, None)
-        bad = tuple(entry for entry in prepared if entry.problem is not None)
-        if bad and self.bad is UnreadablePolicy.ERROR:
-            raise unreadable(bad[0].problem or "", self._name(bad[0].item))
-        good = sorted((p for p in prepared if p.problem is None), key=lambda p: p.item.place)
-        rows = self._load(preparation, good, folder) if good else None
-        return ObjectRows(rows, bad) if folder is None else ObjectRows(rows, bad, folder.remove)
+        unreadable_objects = tuple(entry for entry in prepared if entry.problem is not None)
+        if unreadable_objects and self.unreadable_policy is UnreadablePolicy.ERROR:
+            raise unreadable(
+                unreadable_objects[0].problem or "", self._name(unreadable_objects[0].item)
+            )
+        readable = sorted((p for p in prepared if p.problem is None), key=lambda p: p.item.position)
+        rows = self._load(preparation, readable, folder) if readable else None
+        return (
+            ObjectRows(rows, unreadable_objects)
+            if folder is None
+            else ObjectRows(rows, unreadable_objects, folder.remove)
+        )
 
     def _preparation(self, objects: Iterable[CloudObject]) -> Preparation:
         buckets = {item.bucket for item in objects}
@@ -391,8 +397,8 @@ class ObjectReader:
             format=self.settings.format,
             options=dict(self.settings.options),
             addresses={bucket: self._bucket(bucket) for bucket in buckets},
-            places=self.places,
-            checked=self.bad is not UnreadablePolicy.ERROR,
+            storage_options=self.storage_options,
+            checked=self.unreadable_policy is not UnreadablePolicy.ERROR,
         )
 
     def _name(self, item: CloudObject) -> str:
@@ -435,7 +441,7 @@ class ObjectReader:
                 )
             return private_folder(self.clock.now_ms())
         name = f"{PREFIX}{self.clock.new_id()}"
-        delete = partial(storage_for(work_folder, self.places).delete_folder, name)
+        delete = partial(storage_for(work_folder, self.storage_options).delete_folder, name)
         return CopyFolder(f"{work_folder.rstrip('/')}/{name}", delete)
 
     def _prepare_objects(
@@ -448,14 +454,14 @@ class ObjectReader:
         return _run_on_workers(self.spark, task, numbered, lambda pair: pair[1].size)
 
     def _load(
-        self, preparation: Preparation, good: Sequence[Prepared], folder: CopyFolder | None
+        self, preparation: Preparation, readable: Sequence[Prepared], folder: CopyFolder | None
     ) -> DataFrame:
-        copies = storage_for(folder.address, self.places) if folder is not None else None
+        copies = storage_for(folder.address, self.storage_options) if folder is not None else None
         urls = [
             copies.url(entry.copy)
             if copies is not None and entry.copy is not None
             else store_of(preparation, entry.item).url(entry.item.path)
-            for entry in good
+            for entry in readable
         ]
         reader = self.spark.read.format(self._spark_format).options(**self._options())
         if self.settings.schema is not None:
@@ -463,7 +469,7 @@ class ObjectReader:
         try:
             frame = reader.load([literal(url) for url in urls])
             needs_names = self.settings.path_fields or self.settings.source_path
-            return self._with_names(frame, urls, good) if needs_names else frame
+            return self._with_names(frame, urls, readable) if needs_names else frame
         except SPARK_ERRORS as error:
             text = str(error)
             if _READ_ERRORS.search(text):
@@ -493,14 +499,14 @@ class ObjectReader:
         return {**user_options, **added}
 
     def _with_names(
-        self, frame: DataFrame, urls: Sequence[str], good: Sequence[Prepared]
+        self, frame: DataFrame, urls: Sequence[str], readable: Sequence[Prepared]
     ) -> DataFrame:
         """Add the columns that are derived from the names of objects."""
         names = {_FILE: [_one_slash(url) for url in urls]}
         if self.settings.source_path:
-            names[SOURCE_PATH] = [self._name(entry.item) for entry in good]
+            names[SOURCE_PATH] = [self._name(entry.item) for entry in readable]
         for column in self.settings.path_fields:
-            names[column] = [path_value(entry.item.path, column) or "" for entry in good]
+            names[column] = [path_value(entry.item.path, column) or "" for entry in readable]
         lookup = self.spark.createDataFrame(pa.table(names).cast(_text_columns(names)))
         # Spark reports escaped URIs, and those of local files with one slash or three.
         decoded = "url_decode(replace(_metadata.file_path, '+', '%2B'))"

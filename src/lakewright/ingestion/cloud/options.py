@@ -31,11 +31,11 @@ def _streamer(
     """Declare an option of Hudi's streamer, also under its old prefix."""
     names = (name, *aliases)
     old = tuple(_OLD_PREFIX + key for key in names)
-    others = tuple(_PREFIX + key for key in aliases)
-    return option(_PREFIX + name, default, parse=parse, doc=doc, aliases=(*others, *old))
+    new = tuple(_PREFIX + key for key in aliases)
+    return option(_PREFIX + name, default, parse=parse, doc=doc, aliases=(*new, *old))
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _comma_separated(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
@@ -212,7 +212,7 @@ class SelectionSettings:
     buckets: tuple[str, ...] = option(
         BUCKETS,
         (),
-        parse=_words,
+        parse=_comma_separated,
         doc="The buckets that may be read, separated by commas; an event that names another one is "
         "treated as `lakewright.source.bad.objects` says. By default all that the job may read: "
         "anyone who can send to the queue can then make the job read any of them.",
@@ -247,7 +247,7 @@ class SelectionSettings:
     extensions: tuple[str, ...] | None = _streamer(
         "source.cloud.data.select.file.extension",
         None,
-        parse=_words,
+        parse=_comma_separated,
         doc="Only objects whose key ends with one of these, separated by commas; by default with "
         "the name of the format. Empty: all objects.",
     )
@@ -312,7 +312,7 @@ class ObjectSettings:
     path_fields: tuple[str, ...] = _streamer(
         "source.cloud.data.partition.fields.from.path",
         (),
-        parse=_words,
+        parse=_comma_separated,
         doc="Columns whose values are in the key, as in `country=NO/city=Oslo/1.json`.",
     )
     source_path: bool = _streamer(

@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
 class QuarantinedRecord:
     """A message with its content, or an object, that could not be read."""
 
-    place: str
+    location: str
     reason: str
     content: str | None = None
     size: int | None = None
@@ -51,23 +51,23 @@ class Quarantine:
     clock: Clock
     source: str
 
-    def put(self, things: Sequence[QuarantinedRecord]) -> None:
+    def put(self, records: Sequence[QuarantinedRecord]) -> None:
         """Write records to the quarantine table."""
-        if not things:
+        if not records:
             return
         if not self.storage.exists(PROPERTIES):
             self._create()
         now_ms = self.clock.now_ms()
         rows = [
             {
-                "place": record.place,
+                "place": record.location,
                 "source": self.source,
                 "reason": record.reason,
                 "content": record.content,
                 "size": record.size,
                 "held_at_ms": now_ms,
             }
-            for record in things
+            for record in records
         ]
         table = pa.Table.from_pylist(rows, SCHEMA)
         manager = TransactionManager.from_options(self.storage, self.clock, {})

@@ -107,7 +107,7 @@ class CloudObject:
     time: str = ""
 
     @property
-    def place(self) -> tuple[str, str]:
+    def position(self) -> tuple[str, str]:
         """The position in the reading order."""
         return self.completed_at, self.key
 
@@ -176,7 +176,7 @@ def newest(events: Iterable[CloudObject]) -> list[CloudObject]:
             event.completed_at,
         ):
             latest[object_id] = event
-    return sorted(latest.values(), key=lambda event: (*event.place, event.bucket))
+    return sorted(latest.values(), key=lambda event: (*event.position, event.bucket))
 
 
 def select(
@@ -198,29 +198,29 @@ def select(
     ordered = newest(unread)
     chosen: list[CloudObject] = []
     size = 0
-    for _, group in groupby(ordered, key=lambda event: event.place):
+    for _, group in groupby(ordered, key=lambda event: event.position):
         same_position = list(group)
         size += sum(event.size for event in same_position)
-        too_many = len(chosen) + len(same_position) > most_files
-        if chosen and (too_many or (most_bytes is not None and size > most_bytes)):
+        exceeds_files = len(chosen) + len(same_position) > most_files
+        if chosen and (exceeds_files or (most_bytes is not None and size > most_bytes)):
             break
         chosen += same_position
     if chosen:
-        position = ObjectPosition(*chosen[-1].place)
+        position = ObjectPosition(*chosen[-1].position)
         return Selection(tuple(chosen), position, len(ordered) - len(chosen))
     return Selection(position=_end(after, until))
 
 
-def complete_places(page: Sequence[CloudObject], asked: int) -> Sequence[CloudObject]:
+def complete_positions(page: Sequence[CloudObject], page_size: int) -> Sequence[CloudObject]:
     """Return the part of a page of ordered events whose last position is complete.
 
     A page of the requested length may end in the middle of a position. If the result is empty, a
     longer page must be requested.
     """
-    if len(page) < asked:
+    if len(page) < page_size:
         return page
-    last = page[-1].place
-    return [event for event in page if event.place != last]
+    last = page[-1].position
+    return [event for event in page if event.position != last]
 
 
 def _end(after: ObjectPosition | None, until: str | None) -> ObjectPosition | None:

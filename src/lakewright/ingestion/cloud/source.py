@@ -44,7 +44,7 @@ from lakewright.ingestion.cloud.selection import (
     ObjectFilter,
     ObjectPosition,
     Selection,
-    complete_places,
+    complete_positions,
     parse_position,
     select,
     shape_of,
@@ -91,7 +91,7 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
     spark: SparkSession
     snapshot: Snapshot
     shape: EventShape
-    wanted: ObjectFilter
+    object_filter: ObjectFilter
     table: EventTableSettings
     after: ObjectPosition | None = None
     missing: Callable[[Sequence[CloudObject]], Sequence[CloudObject]] | None = None
@@ -128,7 +128,7 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
 
     def fetch_data(self, metadata: QueryContext) -> Selection:
         """Return the objects of the batch: the first unread ones, up to the limits."""
-        limits = self.wanted.settings
+        limits = self.object_filter.settings
         make_selection = partial(
             select,
             after=self.after,
@@ -142,10 +142,10 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
         page_size = limits.most_files + 1
         page = _page(unread, page_size)
         # One position may have objects in more buckets than a batch may have objects.
-        while page and not complete_places(page, page_size):
+        while page and not complete_positions(page, page_size):
             page_size *= 2
             page = _page(unread, page_size)
-        selection = make_selection(complete_places(page, page_size))
+        selection = make_selection(complete_positions(page, page_size))
         if len(page) < page_size:
             return selection
         # The count is an extra query, which runs only if the source is this far behind.
@@ -202,7 +202,7 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
 
     @cached_property
     def _path(self) -> Callable[..., Column]:
-        object_filter = self.wanted
+        object_filter = self.object_filter
 
         def paths(keys: pa.Array, sizes: pa.Array) -> pa.Array:
             pairs = zip(keys.to_pylist(), sizes.to_pylist(), strict=True)
@@ -262,18 +262,22 @@ class CloudEventsSourceIncrementalQueryRunner(IncrementalQueryRunner[Selection, 
         """Quarantine unreadable objects, or warn, before a commit passes over them."""
         bad = [
             QuarantinedRecord(
-                f"{self.events.shape.scheme}://{bad.item.bucket}/{bad.item.path}",
-                bad.problem or "",
-                size=bad.item.size,
+                f"{self.events.shape.scheme}://{unreadable.item.bucket}/{unreadable.item.path}",
+                unreadable.problem or "",
+                size=unreadable.item.size,
             )
-            for bad in data.bad
+            for unreadable in data.unreadable
         ]
-        if bad and self.reader.bad is UnreadablePolicy.QUARANTINE and self.quarantine is not None:
+        if (
+            bad
+            and self.reader.unreadable_policy is UnreadablePolicy.QUARANTINE
+            and self.quarantine is not None
+        ):
             self.quarantine.put(bad)
         elif bad:
             warnings.warn(
                 f"{len(bad)} objects were passed over, their rows are not read: "
-                f"{bad[0].place}: {bad[0].reason}",
+                f"{bad[0].location}: {bad[0].reason}",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -376,7 +380,7 @@ class CloudObjectsSource(Source):
             spark=spark,
             snapshot=snapshot,
             shape=shape,
-            wanted=self._filter(shape),
+            object_filter=self._filter(shape),
             table=self._table,
             after=position,
             splitter=self._splitter,
@@ -397,7 +401,7 @@ class CloudObjectsSource(Source):
             "bytes": selection.size,
             "objects": len(selection.objects),
             "objects_waiting": selection.waiting,
-            "objects_bad": len(objects.bad),
+            "objects_bad": len(objects.unreadable),
             "objects_missing": selection.missing,
         }
         lag = _lag_ms(snapshot, selection.position)
@@ -406,7 +410,7 @@ class CloudObjectsSource(Source):
     def _delete_copies(self) -> None:
         """Delete the local copies of the objects of the last batch."""
         if self._last is not None:
-            self._last.done()
+            self._last.delete_copies()
             self._last = None
 
 

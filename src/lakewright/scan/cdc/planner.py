@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakewright.errors import InvalidError
-from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata, WriteStat
+from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata, WriteStat, is_log
 from lakewright.model.file_group import (
     BaseFile,
     FileSlice,
@@ -26,7 +26,6 @@ from lakewright.model.file_group import (
     LogFile,
     TimelineView,
     build_groups,
-    parse_data_file,
 )
 from lakewright.model.instant import Instant, InstantTime
 from lakewright.model.schema import COMMIT_TIME, META_COLUMNS, RECORD_KEY, select_fields
@@ -260,7 +259,7 @@ def plan_cdc_range(
     try:
         groups = _CdcWrites(context).groups()
     except _FileMissingError:
-        if not (context.from_beginning and context.whole and fallback):
+        if not (context.from_beginning and context.is_complete and fallback):
             raise
         groups = _plan_full_state(context)
     changing = {split.instant for group in groups for split in group.splits}
@@ -409,7 +408,7 @@ class _CdcWrites:
         self, key: GroupKey, instant: Instant, commit: CommitMetadata, stats: Sequence[WriteStat]
     ) -> CdcFileSplit:
         at = instant.requested_at
-        bases = [stat for stat in stats if not _is_log(stat.path or "")]
+        bases = [stat for stat in stats if not is_log(stat)]
         if not bases:
             for stat in stats:
                 self._file_at(key, stat.path or "", at)
@@ -497,10 +496,6 @@ class _CdcWrites:
             requested_at
         )
         return instant is not None and is_compaction(self._snapshot.config, instant)
-
-
-def _is_log(path: str) -> bool:
-    return isinstance(parse_data_file(split_path(path)[1]), LogFile)
 
 
 def _only_inserts(commit: CommitMetadata, stat: WriteStat) -> bool:

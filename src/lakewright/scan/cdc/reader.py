@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakewright.errors import CorruptError, UnsupportedError, found_in
+from lakewright.errors import CorruptError, UnsupportedError, errors_in_file
 from lakewright.format.data_block import data_block_rows
 from lakewright.format.log_block import BlockKind, LogBlock, parse_blocks
 from lakewright.model.file_group import FileSlice
@@ -282,7 +282,7 @@ class _Reader:
         )
         blocks = self._read_blocks(last)
         schema = self.plan.merge_schema
-        with found_in(f"log files of {last.path(last.logs[0])}"):
+        with errors_in_file(f"log files of {last.path(last.logs[0])}"):
             changes = {
                 id(block): block_changes(block, schema, last.file_id)
                 for block in blocks
@@ -403,8 +403,8 @@ class _Reader:
         )
         if pc.any(pc.and_(has_image, index.is_null())).as_py():
             raise CorruptError("a row that changed is not in its base file", files=split.files)
-        found = looked_up.take(index.filter(has_image))
-        texts = row_texts(self._images(found))
+        images = looked_up.take(index.filter(has_image))
+        texts = row_texts(self._images(images))
         number = np.cumsum(np.asarray(has_image), dtype=np.int32) - 1
         return texts.take(pa.array(number, mask=~np.asarray(has_image)))
 

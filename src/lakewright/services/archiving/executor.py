@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lakewright.errors import ConflictError, CorruptError, found_in
+from lakewright.errors import ConflictError, CorruptError, errors_in_file
 from lakewright.format.archived_timeline import (
     VERSION_FILE,
     ArchivedInstant,
@@ -69,7 +69,7 @@ def archive(snapshot: Snapshot, plan: ArchivePlan, settings: ArchivingSettings) 
     any point.
     """
     plan = _before_orphan_files(snapshot, plan)
-    archived_timeline = _ArchivedTimelineWriter.of(snapshot)
+    archived_timeline = _ArchivedTimelineWriter.load(snapshot)
     for batch in batches(plan, settings.batch):
         archived_timeline.add(_entries(snapshot, _unarchived(snapshot, batch)))
         _delete_timeline_files(snapshot, batch)
@@ -95,7 +95,7 @@ class _ArchivedTimelineWriter:
     published: int = 0
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> _ArchivedTimelineWriter:
+    def load(cls, snapshot: Snapshot) -> _ArchivedTimelineWriter:
         storage, folder = snapshot.storage, snapshot.config.history_folder
         numbers = [parse_manifest_name(file.name) for file in storage.list_files(folder)]
         # A manifest newer than the version file is from a crashed run: its number is not reused.
@@ -116,7 +116,7 @@ class _ArchivedTimelineWriter:
         entries: dict[tuple[str, str], ArchivedInstant] = {}
         for source in merge.sources:
             path = f"{self.folder}/{source.name}"
-            with found_in(path):
+            with errors_in_file(path):
                 for entry in parse_archived_file(self.storage.read(path)):
                     entries[entry.requested_at, entry.action] = entry
         file = self._write([*entries.values()], level=merge.target.level)
@@ -220,7 +220,7 @@ def _entries(snapshot: Snapshot, actions: Iterable[ArchivedAction]) -> list[Arch
     content = dict(zip(files, snapshot.storage.read_many(paths) if paths else [], strict=True))
     for completed in plans:
         # A damaged file can be repaired on the active timeline, but not once it is archived.
-        with found_in(snapshot.timeline_path(completed)):
+        with errors_in_file(snapshot.timeline_path(completed)):
             parse_completed(completed.action, content[completed])
     return [
         ArchivedInstant(

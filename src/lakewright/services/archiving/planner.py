@@ -179,7 +179,7 @@ def candidates(
 
 
 def plan_archive(
-    files: Iterable[Instant], found: Candidates, uncleaned: Collection[str]
+    files: Iterable[Instant], candidates: Candidates, uncleaned: Collection[str]
 ) -> ArchivePlan | Skip:
     """The actions to archive, with all their timeline files.
 
@@ -187,11 +187,11 @@ def plan_archive(
     commits whose replaced files still exist: without the commit on the active timeline, these files
     would be part of the table again.
     """
-    writes, reason = _before_uncleaned(found, uncleaned)
+    writes, reason = _before_uncleaned(candidates, uncleaned)
     if not writes:
         return Skip(f"nothing can be archived: {reason}")
     timeline_files = list(files)
-    instants = [*writes, *_cleans_and_rollbacks(Timeline.of(timeline_files), writes)]
+    instants = [*writes, *_cleans_and_rollbacks(Timeline.from_instants(timeline_files), writes)]
     by_key: dict[tuple[str, str], list[Instant]] = {}
     for file in timeline_files:
         by_key.setdefault((file.requested_at, file.completed_action), []).append(file)

@@ -10,17 +10,17 @@ from lakewright.model.commit_metadata import CleanedPartition, CleanMetadata
 from lakewright.model.file_group import PARTITION_METADATA, FileSlice, GroupKey, parse_data_file
 from lakewright.model.instant import Action
 from lakewright.model.plans import CleanPlan, parse_reasons
+from lakewright.model.table_config import META_FOLDER
 from lakewright.services.base import ExecutionContext
 from lakewright.services.cleaning.planner import PartitionFiles, load_partition_files
 from lakewright.services.planning import SkippedPartitions
 from lakewright.storage.base import FileStatus, join_path, split_path
 from lakewright.table.failed_writes import delete_leftovers, find_leftovers
-from lakewright.table.locks.base import held
+from lakewright.table.locks.base import acquired
 from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.properties import drop_metadata_table, has_metadata_table
 from lakewright.table.snapshot import Snapshot, files_of_slice, load_snapshot
 
-_META_FOLDER = ".hoodie"
 # How many partitions are listed and removed per step; the lock is verified before each step.
 _REMOVAL_BATCH = 256
 
@@ -89,7 +89,7 @@ def _planned_files(plan: CleanPlan) -> dict[str, tuple[str, ...]]:
         planned[partition] = tuple(split_path(file.path)[1] for file in files)
     for partition, names in plan.bare_files.items():
         planned[partition] = tuple(dict.fromkeys((*planned.get(partition, ()), *names)))
-    inside = [partition for partition in planned if partition.split("/")[0] == _META_FOLDER]
+    inside = [partition for partition in planned if partition.split("/")[0] == META_FOLDER]
     if inside:
         raise CorruptError(
             "a clean plan names the table's own metadata: nothing was deleted; delete the plan's "
@@ -159,9 +159,9 @@ def _why_needed(
         return "named by the plan, but no data file"
     key = partition, file.file_id
     current = newest.get(key)
-    if key in partition_files.holds.planned:
-        return partition_files.holds.planned[key]
-    if (partition, name) in partition_files.holds.saved:
+    if key in partition_files.protected.planned:
+        return partition_files.protected.planned[key]
+    if (partition, name) in partition_files.protected.saved:
         return "held by a savepoint"
     if not partition_files.view.timeline.is_committed(file.instant):
         return f"of {file.instant}, which is not completed"
@@ -185,7 +185,7 @@ def _remove_partitions(
     if not requested:
         return frozenset()
     storage, lock = context.writer.storage, context.writer.new_lock()
-    with held(lock):
+    with acquired(lock):
         has_pending_write = any(i.is_write for i in load_snapshot(storage).timeline.pending())
         for start in range(0, len(requested), _REMOVAL_BATCH):
             listed = storage.list_many(requested[start : start + _REMOVAL_BATCH])

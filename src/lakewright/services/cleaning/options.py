@@ -142,7 +142,7 @@ class CleaningSettings:
         """Whether only some of the partitions are to be cleaned."""
         return bool(self.partitions_selected) or self.partition_regex is not None
 
-    def takes(self, partition: str) -> bool:
+    def selects(self, partition: str) -> bool:
         """Whether the filters include a partition."""
         if self.partitions_selected:
             return partition in self.partitions_selected

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
 
-from lakewright.errors import found_in
+from lakewright.errors import errors_in_file
 from lakewright.format.timeline_metadata import parse_clean, parse_savepoint
 from lakewright.model.file_group import BaseFile, FileGroup, GroupKey, LogFile, TimelineView
 from lakewright.model.instant import Action, Instant, InstantTime
@@ -49,7 +49,7 @@ class LastClean:
         return frozenset(at for at in self.extra.get(SAVEPOINTS, "").split(",") if at)
 
     @property
-    def left(self) -> frozenset[str]:
+    def skipped_partitions(self) -> frozenset[str]:
         """The skipped partitions: it could not delete all files there that the policy allows."""
         return frozenset(parse_reasons(self.extra))
 
@@ -58,17 +58,17 @@ class LastClean:
 class CleanScope:
     """What a clean checks: the partitions of some writes and some further ones, or all.
 
-    `everything` says why all partitions are listed, and is empty if they are not.
+    `full_listing_reason` says why all partitions are listed, and is empty if they are not.
     """
 
     writes: tuple[Instant, ...] = ()
     partitions: frozenset[str] = frozenset()
-    everything: str = ""
+    full_listing_reason: str = ""
 
     @property
     def is_empty(self) -> bool:
         """Whether no file can have become deletable."""
-        return not (self.writes or self.partitions or self.everything)
+        return not (self.writes or self.partitions or self.full_listing_reason)
 
 
 def check_clean_trigger(timeline: Timeline, settings: CleaningSettings) -> Skip | None:
@@ -146,14 +146,14 @@ def clean_scope(
     or, with KEEP_LATEST_FILE_VERSIONS, when a newer slice is written. So only the partitions that
     such writes touched, and those that the last clean skipped, need a check.
     """
-    reason = _why_everything(timeline, settings, last, has_history=has_history)
+    reason = _full_listing_reason(timeline, settings, last, has_history=has_history)
     if reason:
-        return CleanScope(everything=reason)
-    skipped = last.left if last is not None else frozenset()
+        return CleanScope(full_listing_reason=reason)
+    skipped = last.skipped_partitions if last is not None else frozenset()
     return CleanScope(_relevant_writes(timeline, retained, last), skipped)
 
 
-def _why_everything(
+def _full_listing_reason(
     timeline: Timeline,
     settings: CleaningSettings,
     last: LastClean | None,
@@ -235,20 +235,20 @@ class PartitionFiles:
     files: Mapping[str, Sequence[DataFile]]
     groups: Sequence[FileGroup] = ()
     replaced: Mapping[GroupKey, Instant] = field(default_factory=dict)
-    holds: ProtectedFiles = field(default_factory=ProtectedFiles)
+    protected: ProtectedFiles = field(default_factory=ProtectedFiles)
 
 
 @dataclass
 class CleanCandidates:
     """The files to delete, by partition, and the partitions that are empty afterwards.
 
-    `left` are the skipped partitions. `readable_from` is the earliest requested time as of which no
-    query needs one of the files.
+    `skipped` are the skipped partitions. `readable_from` is the earliest requested time as of which
+    no query needs one of the files.
     """
 
     files: dict[str, list[DataFile]] = field(default_factory=dict)
     partitions: list[str] = field(default_factory=list)
-    left: SkippedPartitions = field(default_factory=SkippedPartitions)
+    skipped: SkippedPartitions = field(default_factory=SkippedPartitions)
     readable_from: str = ""
 
     def add(self, partition: str, files: Sequence[DataFile], readable_from: str) -> None:
@@ -316,11 +316,11 @@ def _add_old_slices(
 ) -> None:
     """Add the slices before the oldest retained one, unless a plan or a savepoint needs them."""
     partition = key[0]
-    if oldest_retained > 0 and key in partition_files.holds.planned:
-        candidates.left.add(partition, partition_files.holds.planned[key])
+    if oldest_retained > 0 and key in partition_files.protected.planned:
+        candidates.skipped.add(partition, partition_files.protected.planned[key])
         return
     for old in slices[:oldest_retained]:
-        if not partition_files.holds.saves(partition, old.files):
+        if not partition_files.protected.saves(partition, old.files):
             candidates.add(partition, old.files, slices[oldest_retained].base_instant)
 
 
@@ -335,9 +335,9 @@ def _add_replaced_group(
     partition, replace_commit = key[0], partition_files.replaced[key]
     if not _is_replaced_for_all(replace_commit, retained):
         return
-    if key in partition_files.holds.planned:
-        candidates.left.add(partition, partition_files.holds.planned[key])
-    elif not partition_files.holds.saves(partition, files):
+    if key in partition_files.protected.planned:
+        candidates.skipped.add(partition, partition_files.protected.planned[key])
+    elif not partition_files.protected.saves(partition, files):
         candidates.add(partition, files, replace_commit.requested_at)
 
 
@@ -404,7 +404,7 @@ def last_clean(snapshot: Snapshot) -> LastClean | None:
     if not cleans:
         return None
     path = snapshot.timeline_path(cleans[-1])
-    with found_in(path):
+    with errors_in_file(path):
         metadata = parse_clean(snapshot.storage.read(path))
     return LastClean(cleans[-1].requested_at, metadata.earliest_to_retain, metadata.extra)
 
@@ -417,7 +417,7 @@ def load_partition_files(snapshot: Snapshot, files: FilesByPartition) -> Partiti
         files=files,
         groups=snapshot.groups(view, files),
         replaced=replaced_by(snapshot),
-        holds=load_protected_files(snapshot),
+        protected=load_protected_files(snapshot),
     )
 
 
@@ -435,9 +435,9 @@ def replaced_by(snapshot: Snapshot) -> dict[GroupKey, Instant]:
 def load_protected_files(snapshot: Snapshot) -> ProtectedFiles:
     """Load the files of savepoints and the file groups of pending plans."""
     planned = {
-        (operation.partition, operation.file_id): f"held by {instant.action} {instant.requested_at}"
+        key: f"held by {instant.action} {instant.requested_at}"
         for instant, plan in snapshot.pending_plans()
-        for operation in plan.operations
+        for key in plan.file_groups
     }
     return ProtectedFiles(saved=frozenset(_saved_files(snapshot)), planned=planned)
 
@@ -445,7 +445,7 @@ def load_protected_files(snapshot: Snapshot) -> ProtectedFiles:
 def _saved_files(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
     paths = [snapshot.timeline_path(i) for i in snapshot.timeline.completed(Action.SAVEPOINT)]
     for path, data in zip(paths, snapshot.storage.read_many(paths) if paths else [], strict=True):
-        with found_in(path):
+        with errors_in_file(path):
             savepoint = parse_savepoint(data)
         for partition, saved in savepoint.partitions.items():
             yield from ((partition, name) for name in saved.files)

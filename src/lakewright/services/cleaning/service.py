@@ -109,7 +109,7 @@ class _Decision:
         """Whether a clean that deletes nothing saves the next one enough work."""
         if self.settings.is_filtered or not self.settings.incremental:
             return False
-        if self.scope.everything or len(self.scope.writes) > _MAX_UNRECORDED_WRITES:
+        if self.scope.full_listing_reason or len(self.scope.writes) > _MAX_UNRECORDED_WRITES:
             return True
         hours = self.settings.empty_interval_hours
         return hours > 0 and self._age_ms() >= hours * _HOUR_MS
@@ -178,7 +178,7 @@ class _Decision:
         The policy then does not select the files that the last clean skipped, so this plan cannot
         know whether they still exist.
         """
-        skipped = SkippedPartitions(dict(self.candidates.left.reasons))
+        skipped = SkippedPartitions(dict(self.candidates.skipped.reasons))
         last, retained = self.last, self.retained
         if last is not None and retained is not None and retained.requested_at < last.earliest:
             for partition, reason in parse_reasons(last.extra).items():
@@ -195,13 +195,13 @@ def _earliest_retained(
 
 def _files(snapshot: Snapshot, scope: CleanScope, settings: CleaningSettings) -> FilesByPartition:
     """The data files in the scope of the clean."""
-    if scope.everything and not settings.partitions_selected:
+    if scope.full_listing_reason and not settings.partitions_selected:
         listed = snapshot.files()
-        return {partition: listed[partition] for partition in filter(settings.takes, listed)}
-    if scope.everything:
+        return {partition: listed[partition] for partition in filter(settings.selects, listed)}
+    if scope.full_listing_reason:
         return snapshot.files(settings.partitions_selected)
     touched = {p for commit in snapshot.commits(scope.writes) for p in commit.partitions}
-    return snapshot.files(sorted(filter(settings.takes, touched | scope.partitions)))
+    return snapshot.files(sorted(filter(settings.selects, touched | scope.partitions)))
 
 
 def _why_all_retained(snapshot: Snapshot, settings: CleaningSettings) -> str:

@@ -74,7 +74,7 @@ class Ordering:
         keys = self.keys(rows)
         if self.layout is Layout.LINEAR:
             return np.lexsort([_ranks(key) for key in reversed(keys)])
-        codes = curve_codes(keys, [marks_of(key) for key in keys], self.layout)
+        codes = curve_codes(keys, [sorted_distinct_values(key) for key in keys], self.layout)
         return np.argsort(codes, kind="stable")
 
 
@@ -99,7 +99,7 @@ class RangePartitioner:
         if ordering.layout is Layout.LINEAR:
             bounds = sample.take(pa.array(ordering.indexes(sample)[positions]))
             return cls(ordering, (), bounds, np.zeros(0, np.uint64))
-        scales = tuple(marks_of(key) for key in keys)
+        scales = tuple(sorted_distinct_values(key) for key in keys)
         codes = np.sort(curve_codes(keys, scales, ordering.layout))
         return cls(ordering, scales, sample.slice(0, 0), codes[positions])
 
@@ -132,7 +132,7 @@ class RangePartitioner:
         codes, splits = np.ones(len(rows), np.int64), np.ones(len(self.splits), np.int64)
         pairs = zip(self.ordering.keys(rows), self.ordering.keys(self.splits), strict=True)
         for key, bound in pairs:
-            boundaries = marks_of(bound)
+            boundaries = sorted_distinct_values(bound)
             width = 2 * len(boundaries) + 2
             step = np.where(codes % 2 == 1, _key_positions(key, boundaries), 0)
             codes, splits = (
@@ -144,7 +144,7 @@ class RangePartitioner:
         return codes, splits
 
 
-def marks_of(column: pa.ChunkedArray) -> pa.Array:
+def sorted_distinct_values(column: pa.ChunkedArray) -> pa.Array:
     """The distinct values of a column, sorted; if there are very many, an even selection."""
     distinct = pc.drop_null(pc.unique(column))
     if isinstance(distinct, pa.ChunkedArray):
@@ -276,9 +276,9 @@ def sorted_rows(read: Reader, ordering: Ordering, most_bytes: int) -> Rows:
             break
     else:
         if buffered:
-            whole = pa.concat_tables(buffered)
+            combined = pa.concat_tables(buffered)
             buffered.clear()
-            yield from pieces(whole.take(pa.array(ordering.indexes(whole))), _OUTPUT_BYTES)
+            yield from pieces(combined.take(pa.array(ordering.indexes(combined))), _OUTPUT_BYTES)
         return
     sample = _take_sample(read(ordering.sources))
     row_bytes = size / sum(map(len, buffered))
@@ -306,8 +306,8 @@ def _take_sample(tables: Iterator[pa.Table]) -> _Sample:
         total_rows += len(table)
         sampled_rows += len(chosen)
         if sampled_rows > 2 * _SAMPLE_ROWS:
-            whole = pa.concat_tables(samples)
-            samples = [whole.take(pa.array(np.arange(0, len(whole), 2)))]
+            sampled = pa.concat_tables(samples)
+            samples = [sampled.take(pa.array(np.arange(0, len(sampled), 2)))]
             sampled_rows, step = len(samples[0]), step * 2
     return _Sample(pa.concat_tables(samples), total_rows)
 

@@ -67,7 +67,7 @@ def _plan_class(text: str) -> str:
         raise UnsupportedError(
             "clusterings are planned by size, not by this strategy",
             strategy=text,
-            known=[_PLAN_PACKAGE + known for known in _PLAN_CLASSES],
+            known=[_PLAN_PACKAGE + class_name for class_name in _PLAN_CLASSES],
         )
     return name
 
@@ -78,7 +78,7 @@ def execution_class(text: str) -> str:
         raise UnsupportedError(
             "clusterings are not executed by this strategy",
             strategy=text,
-            known=[_RUN_PACKAGE + known for known in sorted(_EXECUTION_CLASSES)],
+            known=[_RUN_PACKAGE + class_name for class_name in sorted(_EXECUTION_CLASSES)],
         )
     return text.strip()
 

@@ -143,12 +143,12 @@ def commits_since_clustering(timeline: Timeline) -> int:
     return sum(i.requested_at > last for i in timeline.completed_writes)
 
 
-def check_clustering_trigger(timeline: Timeline, wanted: int) -> Skip | None:
+def check_clustering_trigger(timeline: Timeline, min_commits: int) -> Skip | None:
     """Why a clustering is not due yet; None if it is."""
     count = commits_since_clustering(timeline)
-    if count >= wanted:
+    if count >= min_commits:
         return None
-    return Skip(f"{count} of {wanted} commits since the last clustering")
+    return Skip(f"{count} of {min_commits} commits since the last clustering")
 
 
 def plan_clustering(
@@ -156,14 +156,14 @@ def plan_clustering(
     settings: ClusteringSettings,
     *,
     window: IncrementalWindow,
-    held: Mapping[GroupKey, str],
+    locked: Mapping[GroupKey, str],
     path_of: Callable[[str], str],
     filtered: Mapping[str, str] | None = None,
     default_size: int = 125_829_120,
 ) -> ClusteringPlan | Skip:
     """Group the newest file slices of some partitions into a plan.
 
-    `held` maps the file groups of pending plans to these plans, `filtered` maps partitions to why
+    `locked` maps the file groups of pending plans to these plans, `filtered` maps partitions to why
     they are skipped, `path_of` makes a path absolute, and `default_size` is the assumed size of a
     slice without a base file.
 
@@ -177,7 +177,7 @@ def plan_clustering(
     for partition, partition_slices in groupby(ordered, key=lambda item: item.partition):
         small = []
         for item in partition_slices:
-            holder = held.get((partition, item.file_id))
+            holder = locked.get((partition, item.file_id))
             if not _is_small(item, settings):
                 continue
             if holder is not None:
@@ -194,8 +194,8 @@ def plan_clustering(
     return ClusteringPlan(
         groups=tuple(groups),
         strategy=ClusteringStrategy(class_name=settings.execution_class, params=settings.params),
-        extra=skipped.to_extra_metadata() if window.is_recorded else {},
-        missing_partitions=skipped.partitions if window.is_recorded else None,
+        extra=skipped.to_extra_metadata() if window.records_missing else {},
+        missing_partitions=skipped.partitions if window.records_missing else None,
     )
 
 

@@ -90,7 +90,7 @@ def _plan(
         slices,
         settings,
         window=window,
-        held=locked_file_groups(context),
+        locked=locked_file_groups(context),
         filtered=filtered,
         path_of=lambda path: _absolute(snapshot.storage, path),
         default_size=write.max_file_size,
@@ -107,7 +107,7 @@ def _partitions_to_check(
     """
     if window.partitions is not None:
         return None, list(window.partitions)
-    if settings.selected_partitions and not window.is_recorded:
+    if settings.selected_partitions and not window.records_missing:
         return None, []
     files = snapshot.files()
     return files, list(files)

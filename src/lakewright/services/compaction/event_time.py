@@ -56,7 +56,7 @@ class LogFileStats:
     completed_at: InstantTime
     least: int | None = None
     greatest: int | None = None
-    repeats: bool = False
+    is_rewrite: bool = False
     rows: int | None = None
 
     @property
@@ -71,7 +71,7 @@ class LogFileStats:
     @property
     def is_applied(self) -> bool:
         """Whether it holds only deletes that are applied to the base file already."""
-        return self.repeats and self.rows == 0 and self.least is None
+        return self.is_rewrite and self.rows == 0 and self.least is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,13 @@ class GroupLogs:
     """
 
     slice: FileSlice
-    facts: tuple[LogFileStats, ...]
+    log_stats: tuple[LogFileStats, ...]
     base_completed_at: str = ""
-    base_greatest: int | None = None
+    base_max_event_time: int | None = None
 
     def slice_at(self, instant: InstantTime) -> FileSlice:
         """Return the slice with the log files that a base file at an instant compacts."""
-        pairs = zip(self.slice.logs, self.facts, strict=True)
+        pairs = zip(self.slice.logs, self.log_stats, strict=True)
         logs = tuple(log for log, stats in pairs if stats.completed_at < instant)
         return replace(self.slice, logs=logs)
 
@@ -97,22 +97,22 @@ class GroupLogs:
         """Return the time above which a base file with all rows before the threshold must lie."""
         completions = (
             stats.completed_at
-            for stats in self.facts
-            if stats.repeats or stats.is_before(threshold_ms)
+            for stats in self.log_stats
+            if stats.is_rewrite or stats.is_before(threshold_ms)
         )
         return max((self.slice.base_instant, self.base_completed_at, *completions))
 
     def is_before(self, threshold_ms: int) -> bool:
         """Whether any log file may hold an event time before the threshold."""
-        return any(stats.is_before(threshold_ms) for stats in self.facts)
+        return any(stats.is_before(threshold_ms) for stats in self.log_stats)
 
     def base_exceeds(self, threshold_ms: int) -> bool:
         """Whether the base file is known to hold event times from the threshold on."""
-        return self.base_greatest is not None and self.base_greatest >= threshold_ms
+        return self.base_max_event_time is not None and self.base_max_event_time >= threshold_ms
 
     def earliest(self) -> tuple[LogFile, LogFileStats]:
         """Return the log file with the least event time."""
-        pairs = list(zip(self.slice.logs, self.facts, strict=True))
+        pairs = list(zip(self.slice.logs, self.log_stats, strict=True))
         return min(pairs, key=lambda pair: pair[1].order)
 
 
@@ -125,9 +125,9 @@ class TimelineConstraints:
     """
 
     now: str
-    above: str = ""
-    pending: str | None = None
-    taken: Collection[str] = ()
+    lower_bound: str = ""
+    first_pending: str | None = None
+    used_times: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +139,20 @@ class PlanInstant:
 
 
 def choose_plan_instant(
-    groups: Sequence[GroupLogs], threshold_ms: int, around: TimelineConstraints
+    groups: Sequence[GroupLogs], threshold_ms: int, constraints: TimelineConstraints
 ) -> PlanInstant:
     """Return the least instant at which base files hold all rows before a threshold."""
     floors = (group.min_instant(threshold_ms) for group in groups)
-    instant = _next_unused(next_instant_time(max((around.above, *floors))), around)
+    instant = _next_unused(next_instant_time(max((constraints.lower_bound, *floors))), constraints)
     for requested_at, completed_at in _write_spans(groups):
         if requested_at > instant:
             break
         if completed_at >= instant:
-            instant = _next_unused(next_instant_time(completed_at), around)
-    if instant >= around.now:
-        return PlanInstant(around.now, "writes overlap up to now")
-    if around.pending is not None and around.pending <= instant:
-        return PlanInstant(around.now, f"write {around.pending} is still under way")
+            instant = _next_unused(next_instant_time(completed_at), constraints)
+    if instant >= constraints.now:
+        return PlanInstant(constraints.now, "writes overlap up to now")
+    if constraints.first_pending is not None and constraints.first_pending <= instant:
+        return PlanInstant(constraints.now, f"write {constraints.first_pending} is still under way")
     return PlanInstant(instant)
 
 
@@ -162,13 +162,13 @@ def _write_spans(groups: Iterable[GroupLogs]) -> list[tuple[str, str]]:
         {
             (log.instant, stats.completed_at)
             for group in groups
-            for log, stats in zip(group.slice.logs, group.facts, strict=True)
+            for log, stats in zip(group.slice.logs, group.log_stats, strict=True)
         }
     )
 
 
 def _next_unused(instant: InstantTime, constraints: TimelineConstraints) -> str:
-    while instant in constraints.taken:
+    while instant in constraints.used_times:
         instant = next_instant_time(instant)
     return instant
 
@@ -271,7 +271,7 @@ def placed_candidates(
     context: PlanningContext,
     threshold: EventTimeLimit,
     settings: CompactionSettings,
-    left: SkippedPartitions,
+    skipped: SkippedPartitions,
 ) -> PlacedCandidates | Skip:
     """Return the candidates of a plan up to a threshold; adds the others to `skipped`."""
     removes_base_rows = settings.exact_split and _has_buckets(context)
@@ -281,7 +281,7 @@ def placed_candidates(
         if group.is_before(threshold.ms) or group.base_exceeds(threshold.ms):
             selected.append(group)
         elif group.slice.logs:
-            left.add(group.slice.partition, f"nothing before {threshold.instant}")
+            skipped.add(group.slice.partition, f"nothing before {threshold.instant}")
     if not selected:
         return Skip(_why_nothing(groups, threshold))
     placement = choose_plan_instant(selected, threshold.ms, _timeline_constraints(context))
@@ -403,7 +403,7 @@ def _log_stats(
         completed_at,
         stat.min_event_time,
         stat.max_event_time,
-        repeats=(commit.operation or "").upper() in SERVICE_OPERATIONS,
+        is_rewrite=(commit.operation or "").upper() in SERVICE_OPERATIONS,
         rows=stat.num_writes,
     )
 

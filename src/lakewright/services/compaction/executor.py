@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakewright.clock import zone_of
-from lakewright.errors import ConflictError, CorruptError, InvalidError, found_in
+from lakewright.errors import ConflictError, CorruptError, InvalidError, errors_in_file
 from lakewright.model.commit_metadata import CommitMetadata, is_log
 from lakewright.model.event_time import (
     Changes,
@@ -177,19 +177,19 @@ class SplitMerge:
 
     logs: SplitLogRecords
     cut: EventTimeThreshold | None = None
-    held: list[pa.Table] = field(default_factory=list)
-    beyond: int = 0
-    undone: MergedLogRecords | None = None
+    late_base_rows: list[pa.Table] = field(default_factory=list)
+    rows_beyond: int = 0
+    unapplied_deletes: MergedLogRecords | None = None
 
     @classmethod
-    def whole(cls, outcome: MergedLogRecords) -> SplitMerge:
+    def unsplit(cls, outcome: MergedLogRecords) -> SplitMerge:
         """Return a split in which everything goes into the base file."""
         return cls(SplitLogRecords(outcome, outcome.select(np.arange(0))))
 
     @property
     def versions(self) -> int:
         """The number of keys that log files have a version of."""
-        return len(self.logs.taken.keys) + len(self.logs.remaining.keys)
+        return len(self.logs.to_merge.keys) + len(self.logs.remaining.keys)
 
     def without_deletes_of(self, keys: pa.Array, *, unconditional: bool) -> None:
         """Keep the base rows of keys that newer log files write again: do not apply their deletes.
@@ -197,17 +197,19 @@ class SplitMerge:
         These deletes stay in the log file. With `unconditional` that is only for deletes without an
         ordering value.
         """
-        taken = self.logs.taken
-        unapplied = np.asarray(pc.is_in(taken.keys, value_set=keys), dtype=bool) & taken.deleted
-        unapplied &= taken.beats_any_base if unconditional else True
-        self.undone = taken.select(np.flatnonzero(unapplied))
-        applied = taken.select(np.flatnonzero(~unapplied))
+        to_merge = self.logs.to_merge
+        unapplied = (
+            np.asarray(pc.is_in(to_merge.keys, value_set=keys), dtype=bool) & to_merge.deleted
+        )
+        unapplied &= to_merge.beats_any_base if unconditional else True
+        self.unapplied_deletes = to_merge.select(np.flatnonzero(unapplied))
+        applied = to_merge.select(np.flatnonzero(~unapplied))
         self.logs = SplitLogRecords(applied, self.logs.remaining)
 
     def deleted_from(self, event_time: str | None) -> int | None:
         """Return the least event time of the deletes in the log file; None without any."""
         remaining = self.logs.remaining
-        if self.undone is not None and len(self.undone.keys):
+        if self.unapplied_deletes is not None and len(self.unapplied_deletes.keys):
             return UNKNOWN_OPERATION
         if event_time is None or not remaining.deleted.any():
             return None
@@ -223,11 +225,11 @@ class SplitMerge:
                 continue
             rows = table.filter(pa.array(late))
             overwritten = list(
-                overwritten_rows(rows.combine_chunks().to_batches(), self.logs.taken, rule)
+                overwritten_rows(rows.combine_chunks().to_batches(), self.logs.to_merge, rule)
             )
             is_live = np.ones(len(rows), bool)
             is_live[np.concatenate([np.zeros(0, np.int64), *overwritten])] = False
-            self.held.append(rows.filter(pa.array(is_live)))
+            self.late_base_rows.append(rows.filter(pa.array(is_live)))
             yield table.filter(pa.array(~late))
 
     def counted(
@@ -236,14 +238,14 @@ class SplitMerge:
         """Yield the rows of the new base file; counts those from the threshold on."""
         for table in tables:
             if cut is not None:
-                self.beyond += int(cut.is_late(table).sum())
+                self.rows_beyond += int(cut.is_late(table).sum())
             yield table
 
-    def left(self) -> pa.Table:
+    def remaining_rows(self) -> pa.Table:
         """Return the rows for the log file; of two rows of a key the one that wins comes last."""
         schema = self.logs.remaining.rows.schema
         log_rows = pa.Table.from_batches(self.logs.remain_logs_iterator(), schema)
-        return pa.concat_tables([*self.held, log_rows])
+        return pa.concat_tables([*self.late_base_rows, log_rows])
 
 
 def split_slice(
@@ -255,7 +257,7 @@ def split_slice(
     Other indexes find a key only in base files, so some version of it must stay there.
     """
     in_base = None if task.buckets else _KeysInBase(task, item)
-    logs = split_logs(changes, task.stored_schema, task.rule, cut, in_base)
+    logs = split_logs(changes, task.stored_schema, task.merge_rule, cut, in_base)
     return SplitMerge(logs, cut if task.buckets else None)
 
 
@@ -351,7 +353,7 @@ def _split_threshold(task: WriteTask, plan: CompactionPlan) -> EventTimeThreshol
     if plan.extra.get(EXACT_SPLIT) != "true":
         return None
     threshold = plan.extra.get(EVENT_TIME_THRESHOLD)
-    if threshold is None or task.event_time is None or not task.rule.ordering:
+    if threshold is None or task.event_time is None or not task.merge_rule.ordering:
         raise InvalidError(
             "the plan splits rows by event time, but the table has no event times or ordering now",
             instant=task.instant,
@@ -360,7 +362,7 @@ def _split_threshold(task: WriteTask, plan: CompactionPlan) -> EventTimeThreshol
         )
     ms = epoch_ms(threshold, zone_of(task.config.timeline_zone))
     return EventTimeThreshold(
-        task.event_time, ms, in_order=task.rule.ordering == (task.event_time,)
+        task.event_time, ms, in_order=task.merge_rule.ordering == (task.event_time,)
     )
 
 
@@ -377,7 +379,7 @@ def _compaction_tasks(context: ExecutionContext, plan: CompactionPlan) -> Iterat
         yield _CompactionTask(operation, has_pending_writes or bool(logs), committed, by_event_time)
 
 
-def check_dropped_deletes(before: Snapshot, metadata: CommitMetadata, current: Snapshot) -> None:
+def check_dropped_deletes(base: Snapshot, metadata: CommitMetadata, current: Snapshot) -> None:
     """Raise ConcurrentWriteError if a write has completed that a dropped delete competes with.
 
     It may hold an older version of a deleted row, which readers would see again.
@@ -387,7 +389,7 @@ def check_dropped_deletes(before: Snapshot, metadata: CommitMetadata, current: S
     stats = metadata.write_stats()
     with_log = {(s.partition_path or "", s.file_id) for s in stats if is_log(s)}
     without_log = metadata.file_groups() - with_log
-    completed = {i.requested_at for i in before.timeline.completed_writes}
+    completed = {i.requested_at for i in base.timeline.completed_writes}
     new = [
         i
         for i in current.timeline.completed(Action.DELTA_COMMIT)
@@ -413,21 +415,23 @@ def _compact_group(
     blocks = read_blocks(task.storage, item)
     size = sum(len(block.content) for block in blocks)
     effective = effective_blocks(blocks)
-    with found_in(f"log files of {item.partition}/{item.file_id}"):
+    with errors_in_file(f"log files of {item.partition}/{item.file_id}"):
         changes = [block_changes(block, task.stored_schema, item.file_id) for block in effective]
         if threshold is None or any(block.is_partial for block in effective):
-            split = SplitMerge.whole(merge_logs(changes, task.stored_schema, task.rule))
+            split = SplitMerge.unsplit(merge_logs(changes, task.stored_schema, task.merge_rule))
         else:
             split = split_slice(task, item, changes, threshold)
-    if work.newer_logs and split.logs.taken.deleted.any():
+    if work.newer_logs and split.logs.to_merge.deleted.any():
         rewritten_keys = _keys_in_logs(task, replace(item, base=None, logs=work.newer_logs))
         split.without_deletes_of(rewritten_keys, unconditional=task.buckets)
     took_ms = task.clock.now_ms() - started_ms
     versions = split.versions
     counts = MergeCounts()
     old_rows = ahead(base_rows(task.storage, item, task.stored_schema))
-    base = batches_of(split.base(old_rows, task.rule))
-    rows = split.counted(merge_with_base(base, split.logs.taken, task.rule, counts), threshold)
+    base = batches_of(split.base(old_rows, task.merge_rule))
+    rows = split.counted(
+        merge_with_base(base, split.logs.to_merge, task.merge_rule, counts), threshold
+    )
 
     def write_stats() -> Mapping[str, int]:
         return {
@@ -445,7 +449,7 @@ def _compact_group(
     groups.write_compacted(item, rows, write_stats)
     _write_remaining(task, item, split, work, groups)
     if threshold is not None:
-        groups.notes[BEYOND] += split.beyond
+        groups.notes[BEYOND] += split.rows_beyond
 
 
 def _keys_in_logs(task: WriteTask, item: FileSlice) -> pa.Array:
@@ -470,10 +474,10 @@ def _write_remaining(
 
     It holds what the base file does not, and the deletes that compete with newer log files.
     """
-    rows, deletes = split.left(), delete_records(item.partition, split.logs.remaining)
-    if split.undone is not None:
-        deletes = deletes.plus(delete_records(item.partition, split.undone))
-    competing = ordered_deletes(split.logs.taken)
+    rows, deletes = split.remaining_rows(), delete_records(item.partition, split.logs.remaining)
+    if split.unapplied_deletes is not None:
+        deletes = deletes.plus(delete_records(item.partition, split.unapplied_deletes))
+    competing = ordered_deletes(split.logs.to_merge)
     if work.keeps_deletes:
         deletes = deletes.plus(delete_records(item.partition, competing))
     elif work.by_event_time and len(competing.keys):

@@ -33,7 +33,7 @@ class ThresholdRounding:
     unit: str
     zone: tzinfo = UTC
 
-    def of(self, moment: datetime) -> datetime:
+    def round_down(self, moment: datetime) -> datetime:
         """Return the start of the hour or day that a moment lies in."""
         local = moment.astimezone(self.zone)
         hour = local.replace(minute=0, second=0, microsecond=0)
@@ -65,7 +65,7 @@ def parse_threshold(text: str) -> str:
 def earlier(moment: datetime, lateness_ms: int | None, floor: ThresholdRounding | None) -> datetime:
     """Return a moment less the allowed lateness, rounded down."""
     latest = moment - timedelta(milliseconds=lateness_ms or 0)
-    return floor.of(latest) if floor is not None else latest
+    return floor.round_down(latest) if floor is not None else latest
 
 
 TRIGGER = "hoodie.compact.inline.trigger.strategy"

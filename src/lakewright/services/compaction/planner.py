@@ -99,7 +99,7 @@ class StrategyChain:
         return all(isinstance(part, IncrementalPartitionAwareStrategy) for _, part in self.parts)
 
     def filter_partitions(
-        self, settings: CompactionSettings, partitions: Sequence[str], left: SkippedPartitions
+        self, settings: CompactionSettings, partitions: Sequence[str], skipped: SkippedPartitions
     ) -> list[str]:
         """Return the partitions to list; adds the others to `skipped`."""
         remaining = list(partitions)
@@ -110,11 +110,11 @@ class StrategyChain:
             for path in remaining:
                 if path not in selected:
                     reason = (
-                        part.why_left_out(settings, path)
+                        part.skip_reason(settings, path)
                         if isinstance(part, ExplainsSkips)
                         else None
                     )
-                    left.add(path, reason or f"filtered by {name}")
+                    skipped.add(path, reason or f"filtered by {name}")
             remaining = [path for path in remaining if path in selected]
         return remaining
 
@@ -126,7 +126,7 @@ class StrategyChain:
             selection = part.choose(settings, remaining)
             chosen = {c.key for c in selection.chosen}
             skipped |= {
-                c.key: selection.left.get(c.key, f"not chosen by {name}")
+                c.key: selection.skipped.get(c.key, f"not chosen by {name}")
                 for c in remaining
                 if c.key not in chosen
             }
@@ -158,7 +158,7 @@ def _factory(name: str) -> Factory:
 
 _MAX_REASONS = 5
 
-Placing = Callable[[Sequence[FileSlice], SkippedPartitions], PlacedCandidates | Skip]
+FindCandidates = Callable[[Sequence[FileSlice], SkippedPartitions], PlacedCandidates | Skip]
 
 
 def plan_compaction(
@@ -167,9 +167,9 @@ def plan_compaction(
     strategy: StrategyChain,
     settings: CompactionSettings,
     window: IncrementalWindow,
-    held: Mapping[GroupKey, str],
+    locked: Mapping[GroupKey, str],
     filtered: Mapping[str, str] | None = None,
-    placing: Placing | None = None,
+    find_candidates: FindCandidates | None = None,
 ) -> CompactionPlan | Skip:
     """Return the plan for these slices, the newest of their file groups; or why there is none.
 
@@ -178,23 +178,23 @@ def plan_compaction(
     candidates first, for a plan by event time.
     """
     skipped = SkippedPartitions(dict(filtered or {}))
-    slices = free_slices(slices, held, skipped, bare=settings.exact_split)
-    placed = placing(slices, skipped) if placing is not None else None
+    slices = free_slices(slices, locked, skipped, without_logs=settings.exact_split)
+    placed = find_candidates(slices, skipped) if find_candidates is not None else None
     if isinstance(placed, Skip):
-        return placed if slices else Skip(why_nothing("compact", skipped))
+        return placed if slices else Skip(empty_plan_reason("compact", skipped))
     free = placed.candidates if placed else candidates(slices, settings.max_file_size)
     selection = _limit(strategy.choose(settings, free), settings.most_operations)
     _check_selection(selection, free)
     chosen = {c.key for c in selection.chosen}
     for item in free:
         if item.key not in chosen:
-            skipped.add(item.slice.partition, selection.left.get(item.key, "not chosen"))
+            skipped.add(item.slice.partition, selection.skipped.get(item.key, "not chosen"))
         elif settings.exact_split:
             skipped.add(item.slice.partition, "what is after the threshold stays in log files")
     operations = tuple(c.operation for c in selection.chosen)
     plan = finish_plan(operations, skipped, window)
     if plan is None:
-        return Skip(why_nothing("compact", skipped))
+        return Skip(empty_plan_reason("compact", skipped))
     return replace(plan, extra={**plan.extra, **placed.extra}) if placed else plan
 
 
@@ -206,16 +206,16 @@ def _limit(selection: Selection, max_operations: int) -> Selection:
     reason = f"over the limit of {max_operations} file groups"
     return Selection(
         selection.chosen[:max_operations],
-        {**selection.left, **{c.key: reason for c in excess}},
+        {**selection.skipped, **{c.key: reason for c in excess}},
     )
 
 
 def free_slices(
     slices: Iterable[FileSlice],
-    held: Mapping[GroupKey, str],
-    left: SkippedPartitions,
+    locked: Mapping[GroupKey, str],
+    skipped: SkippedPartitions,
     *,
-    bare: bool = False,
+    without_logs: bool = False,
 ) -> list[FileSlice]:
     """Return the slices with log files that no pending plan locks; adds the others to `skipped`.
 
@@ -223,36 +223,36 @@ def free_slices(
     """
     free = []
     for slice_ in slices:
-        pending_plan = held.get((slice_.partition, slice_.file_id))
-        if not slice_.logs and not bare:
+        pending_plan = locked.get((slice_.partition, slice_.file_id))
+        if not slice_.logs and not without_logs:
             continue
         if pending_plan is None:
             free.append(slice_)
         else:
-            left.add(slice_.partition, f"held by {pending_plan}")
+            skipped.add(slice_.partition, f"held by {pending_plan}")
     return free
 
 
 def finish_plan(
-    operations: Sequence[CompactionOperation], left: SkippedPartitions, window: IncrementalWindow
+    operations: Sequence[CompactionOperation], skipped: SkippedPartitions, window: IncrementalWindow
 ) -> CompactionPlan | None:
     """Return the plan of these operations; None without any, as no plan may be empty."""
     if not operations:
         return None
-    if not window.is_recorded:
+    if not window.records_missing:
         return CompactionPlan(operations=tuple(operations))
     return CompactionPlan(
         operations=tuple(operations),
-        extra=left.to_extra_metadata(),
-        missing_partitions=left.partitions,
+        extra=skipped.to_extra_metadata(),
+        missing_partitions=skipped.partitions,
     )
 
 
-def why_nothing(verb: str, left: SkippedPartitions) -> str:
+def empty_plan_reason(verb: str, skipped: SkippedPartitions) -> str:
     """Return why a plan has no operations, by the most frequent reasons of skipped partitions."""
-    if not left.reasons:
+    if not skipped.reasons:
         return f"nothing to {verb}: no log files"
-    counts = sorted(Counter(left.reasons.values()).items(), key=lambda item: (-item[1], item[0]))
+    counts = sorted(Counter(skipped.reasons.values()).items(), key=lambda item: (-item[1], item[0]))
     reasons = [f"{reason} ({_count_text(count)})" for reason, count in counts[:_MAX_REASONS]]
     more = [f"{len(counts) - _MAX_REASONS} more reasons"] * (len(counts) > _MAX_REASONS)
     return f"nothing to {verb}: {'; '.join([*reasons, *more])}"

@@ -24,7 +24,7 @@ from lakewright.services.compaction.event_time import (
 from lakewright.services.compaction.executor import check_dropped_deletes, execute_compaction
 from lakewright.services.compaction.options import TRIGGER, CompactionSettings, CompactionTrigger
 from lakewright.services.compaction.planner import (
-    Placing,
+    FindCandidates,
     StrategyChain,
     plan_compaction,
     strategy_for,
@@ -49,17 +49,17 @@ def check_compaction_trigger(
     yet be rolled back. They count from their completion: the log files of a write that overlaps the
     last compaction are on top of its base files.
     """
-    few = _too_few_commits(timeline, settings)
+    skip = _too_few_commits(timeline, settings)
     early = _too_early(timeline, settings, instant, zone)
     match settings.trigger:
         case CompactionTrigger.NUM_COMMITS | CompactionTrigger.NUM_COMMITS_AFTER_LAST_REQUEST:
-            return few
+            return skip
         case CompactionTrigger.TIME_ELAPSED:
             return early
         case CompactionTrigger.NUM_AND_TIME:
-            return few if few is not None else early
+            return skip if skip is not None else early
         case CompactionTrigger.NUM_OR_TIME:
-            return Skip(f"{few}, and {early}") if few is not None and early is not None else None
+            return Skip(f"{skip}, and {early}") if skip is not None and early is not None else None
 
 
 def last_compaction(timeline: Timeline, *, requested: bool = False) -> str | None:
@@ -147,7 +147,10 @@ class Compaction(TableService[CompactionPlan, CommitMetadata]):
         settings = settings_from(CompactionSettings, context.options)
         strategy = _strategy(context, settings)
         window = find_window(
-            context, Action.COMPACTION, enabled=settings.incremental, aware=strategy.is_aware
+            context,
+            Action.COMPACTION,
+            enabled=settings.incremental,
+            partition_aware=strategy.is_aware,
         )
         if window.is_empty:
             return Skip("nothing was written or left since the last compaction")
@@ -163,9 +166,9 @@ class Compaction(TableService[CompactionPlan, CommitMetadata]):
             strategy=strategy,
             settings=settings,
             window=window,
-            held=planning_input.held,
+            locked=planning_input.locked,
             filtered=skipped.reasons,
-            placing=find_candidates,
+            find_candidates=find_candidates,
         )
 
     def plan_instant(self, plan: CompactionPlan, instant: InstantTime) -> str:
@@ -191,7 +194,7 @@ def _strategy(context: PlanningContext, settings: CompactionSettings) -> Strateg
 
 def _candidate_finder(
     context: PlanningContext, settings: CompactionSettings, strategy: StrategyChain
-) -> Placing | None:
+) -> FindCandidates | None:
     """Return how a plan by event time finds its candidates; None for other plans.
 
     Raises:

@@ -72,7 +72,7 @@ class Selection:
     """
 
     chosen: Sequence[Candidate]
-    left: Mapping[GroupKey, str] = field(default_factory=dict)
+    skipped: Mapping[GroupKey, str] = field(default_factory=dict)
 
 
 def candidate(slice_: FileSlice, max_file_size: int, at: str | None = None) -> Candidate:
@@ -132,7 +132,7 @@ class Strategy(Protocol):
 class ExplainsSkips(Protocol):
     """A strategy that has its own reasons for skipping partitions."""
 
-    def why_left_out(self, settings: Any, partition: str) -> str | None:
+    def skip_reason(self, settings: Any, partition: str) -> str | None:
         """Return why a partition is skipped; None for the default reason."""
         ...
 
@@ -179,9 +179,11 @@ class LogFileNum(Unbounded):
     def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
         """Select the candidates with many log files."""
         threshold = settings.log_count_threshold
-        few = {c.key for c in candidates if len(c.operation.logs) < threshold}
+        below_threshold = {c.key for c in candidates if len(c.operation.logs) < threshold}
         reason = f"fewer than {threshold} log files"
-        return _select_largest(candidates, settings, few, reason, lambda c: len(c.operation.logs))
+        return _select_largest(
+            candidates, settings, below_threshold, reason, lambda c: len(c.operation.logs)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ def _select_largest(
 ) -> Selection:
     included = [c for c in candidates if c.key not in excluded]
     selection = within_budget(in_order(included, settings, key), settings)
-    return Selection(selection.chosen, {**selection.left, **dict.fromkeys(excluded, reason)})
+    return Selection(selection.chosen, {**selection.skipped, **dict.fromkeys(excluded, reason)})
 
 
 def _size_text(count: int) -> str:
@@ -248,7 +250,7 @@ def _size_text(count: int) -> str:
 class _ByDay(Unbounded):
     today: date
 
-    def why_left_out(self, settings: Any, partition: str) -> str | None:
+    def skip_reason(self, settings: Any, partition: str) -> str | None:
         """Return the reason for partitions without a day, which all these strategies skip."""
         has_day = partition_day(partition) is not None
         return None if has_day else "no day such as 2026/01/31 in the partition path"

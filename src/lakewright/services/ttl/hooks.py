@@ -32,11 +32,11 @@ from lakewright.write.writer import Commit
 
 
 class PreWriteTtl:
-    """Runs TTL before a write; `done` has the results afterwards."""
+    """Runs TTL before a write; `results` has the results afterwards."""
 
     def __init__(self, runner: ServiceRunner) -> None:
         self._runner = runner
-        self.done: tuple[Commit | Skip, ...] = ()
+        self.results: tuple[Commit | Skip, ...] = ()
 
     def before_write(self, snapshot: Snapshot) -> Postponed | None:
         """Postpone the write if TTL must run first."""
@@ -57,15 +57,15 @@ class PreWriteTtl:
     def _run(self) -> Mapping[str, str]:
         """Run TTL; return the extra metadata for the commit of the write."""
         try:
-            self.done = (self._runner.run("ttl"),)
+            self.results = (self._runner.run("ttl"),)
             return self._next_check()
         except ConflictError as error:
             # Another process changed the partitions first: the next write runs TTL again.
-            self.done = (*self.done, Skip(f"ttl: {error}"))
+            self.results = (*self.results, Skip(f"ttl: {error}"))
         except LakewrightError as error:
             # A failure of TTL must not fail the write: the next write runs TTL again.
             warnings.warn(f"ttl before a write failed: {error}", RuntimeWarning, stacklevel=2)
-            self.done = (*self.done, Skip(f"ttl: {error}"))
+            self.results = (*self.results, Skip(f"ttl: {error}"))
         return {}
 
     def _next_check(self) -> Mapping[str, str]:

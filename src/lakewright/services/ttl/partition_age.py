@@ -12,14 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from lakewright.errors import found_in
 from lakewright.format.partition_metadata import PartitionMetadata
-from lakewright.format.timeline_metadata import parse_commit
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.model.file_group import GroupKey, LogFile
 from lakewright.model.instant import (
-    WRITE_ACTIONS,
-    Action,
     Instant,
     format_time,
     full_time,
@@ -35,7 +31,6 @@ from lakewright.services.ttl.planner import (
     evaluate_partition,
     is_doubtful,
 )
-from lakewright.table.archived_timeline import load_entries
 from lakewright.table.properties import last_update_time, load_partition_metadata
 from lakewright.table.snapshot import DataFile, Snapshot
 
@@ -154,7 +149,7 @@ class PartitionAges:
     def load(
         cls,
         snapshot: Snapshot,
-        lives: Mapping[str, PartitionActivity],
+        activity: Mapping[str, PartitionActivity],
         is_settled: Callable[[str, PartitionTimes], bool] = lambda partition, times: False,
     ) -> PartitionAges:
         """Read the writes of the active timeline, and then the metadata of partitions.
@@ -162,11 +157,11 @@ class PartitionAges:
         The metadata of a partition is not read if `is_settled` says so, given its times according
         to the timeline.
         """
-        if not lives:
-            return cls(snapshot, lives)
+        if not activity:
+            return cls(snapshot, activity)
         active = active_writes(snapshot)
-        ages = cls(snapshot, lives, {}, active, writes_of(active))
-        unsettled = [p for p in lives if not is_settled(p, ages.times_of(p))]
+        ages = cls(snapshot, activity, {}, active, writes_of(active))
+        unsettled = [p for p in activity if not is_settled(p, ages.times_of(p))]
         return replace(ages, metadata=load_partition_metadata(snapshot.storage, unsettled))
 
     def times_of(self, partition: str) -> PartitionTimes:
@@ -238,14 +233,14 @@ class PartitionAges:
 
 def evaluate_partitions(
     snapshot: Snapshot,
-    lives: Mapping[str, PartitionActivity],
+    activity: Mapping[str, PartitionActivity],
     rules: Sequence[ActivePolicy],
     *,
     by: ConflictRule,
     now: datetime,
 ) -> dict[str, TtlDecision]:
     """The decision on each partition, without what may block it."""
-    covering = {p: [policy for policy in rules if policy.covers(p)] for p in lives}
+    covering = {p: [policy for policy in rules if policy.covers(p)] for p in activity}
     hive_style = snapshot.config.hive_style
 
     def evaluate(partition: str, times: PartitionTimes) -> TtlDecision:
@@ -267,9 +262,11 @@ def evaluate_partitions(
         first[partition] = times, decision
         return not decision.expired
 
-    ages = PartitionAges.load(snapshot, {p: lives[p] for p in lives if covering[p]}, is_not_expired)
+    ages = PartitionAges.load(
+        snapshot, {p: activity[p] for p in activity if covering[p]}, is_not_expired
+    )
     start = snapshot.timeline.start or ""
-    decisions, doubtful = {p: TtlDecision(partition=p) for p in lives}, []
+    decisions, doubtful = {p: TtlDecision(partition=p) for p in activity}, []
     for p in ages.activity:
         times, decision = first.get(p, _UNKNOWN)
         if times.updated is None or last_update_time(ages.metadata.get(p)) > times.updated.at:
@@ -298,7 +295,7 @@ def path_reference(
     """
     for active in rules:
         if active.path_time is not None:
-            time = active.path_time.of(partition, hive_style=hive_style)
+            time = active.path_time.parse(partition, hive_style=hive_style)
             if time is not None:
                 return TimeReference(format_time(time), ReferenceSource.PATH)
             return (
@@ -420,15 +417,10 @@ def active_writes(snapshot: Snapshot) -> list[CommittedWrite]:
 
 def archived_writes(snapshot: Snapshot, first: str, last: str) -> Iterable[CommittedWrite]:
     """The archived writes and table services requested between `first` and `last`."""
-    folder = snapshot.config.history_folder
     active = snapshot.timeline.by_time
-    entries = load_entries(snapshot.storage, folder, first=first, last=last, with_content=True)
-    for entry in entries:
-        if entry.action not in WRITE_ACTIONS or entry.requested_at in active or not entry.metadata:
-            continue
-        instant = Instant(entry.requested_at, Action(entry.action), completed_at=entry.completed_at)
-        with found_in(f"{folder}: {entry.requested_at}"):
-            yield CommittedWrite(instant, parse_commit(entry.metadata), ReferenceSource.HISTORY)
+    for instant, commit in snapshot.archived_commits(first=first, last=last):
+        if instant.requested_at not in active:
+            yield CommittedWrite(instant, commit, ReferenceSource.HISTORY)
 
 
 def partitions_in_pending_plans(snapshot: Snapshot) -> dict[str, str]:

@@ -70,8 +70,8 @@ class TtlDecision:
 
     `policy` is the policy that decides, None if none covers the partition. The age is counted from
     `reference`, which comes from `source`. Times have 17 digits, in the table's time zone.
-    `blocked_by` is the pending operation that must complete first, and `files_gone_at` says when a
-    clean deletes the files, which stay for queries on older snapshots.
+    `blocked_by` is the pending operation that must complete first, and `files_deleted_at` says when
+    a clean deletes the files, which stay for queries on older snapshots.
 
     With a policy of level RECORD no partition expires: `rows_before` is the time before which its
     rows do.
@@ -84,7 +84,7 @@ class TtlDecision:
     expires_at: str | None = None
     expired: bool = False
     blocked_by: str = ""
-    files_gone_at: str = ""
+    files_deleted_at: str = ""
     rows_before: str | None = None
 
     @property
@@ -103,8 +103,9 @@ class TtlPlan:
     """The partitions to delete, oldest first, and the decisions on all partitions.
 
     `records` are the partitions of which old rows are to be deleted; only reading their files shows
-    which of them have such rows. `settings` are the settings used for planning, and `seen` the
-    completed writes that were considered: the execution checks that neither has changed.
+    which of them have such rows. `settings` are the settings used for planning, and
+    `considered_writes` the completed writes that were considered: the execution checks that neither
+    has changed.
     """
 
     operations: tuple[TtlDecision, ...]
@@ -112,7 +113,7 @@ class TtlPlan:
     decisions: tuple[TtlDecision, ...] = field(default=(), repr=False)
     missing_reasons: Mapping[str, str] = field(default_factory=dict, hash=False)
     settings: TtlSettings = field(default_factory=TtlSettings, repr=False)
-    seen: frozenset[str] = field(default=frozenset(), repr=False)
+    considered_writes: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -128,7 +129,7 @@ class TtlPlan:
 def evaluate_partition(
     partition: str,
     rules: Sequence[ActivePolicy],
-    known: PartitionTimes,
+    times: PartitionTimes,
     *,
     by: ConflictRule,
     now: datetime,
@@ -141,7 +142,7 @@ def evaluate_partition(
     """
     if not rules:
         return TtlDecision(partition=partition)
-    expiries = [_expiry(active, known) for active in rules]
+    expiries = [_expiry(active, times) for active in rules]
     pick = max if by is ConflictRule.MAX_TTL else min
     expires_at, reference, policy = pick(expiries, key=_order)
     if policy.level is TtlLevel.RECORD:
@@ -163,7 +164,7 @@ def _expiry(
     active: ActivePolicy, times: PartitionTimes
 ) -> tuple[datetime, TimeReference | None, TtlPolicy]:
     reference = times.since(active.basis)
-    since = moment(reference.at) if reference is not None else None
+    since = local_time(reference.at) if reference is not None else None
     if since is None:
         return NEVER, None, active.policy
     return active.policy.expiry(since), reference, active.policy
@@ -175,7 +176,7 @@ def _order(expiry: tuple[datetime, TimeReference | None, TtlPolicy]) -> tuple[da
 
 
 @lru_cache(maxsize=4096)
-def moment(time: str) -> datetime | None:
+def local_time(time: str) -> datetime | None:
     """The local time of an instant time, see `model.ttl`; None if it is no valid date."""
     try:
         return parse_time(time)
@@ -186,7 +187,7 @@ def moment(time: str) -> datetime | None:
 _formatted = lru_cache(maxsize=4096)(format_time)
 
 
-def is_doubtful(verdict: TtlDecision, known: PartitionTimes, start: str) -> bool:
+def is_doubtful(verdict: TtlDecision, times: PartitionTimes, start: str) -> bool:
     """Whether the archived timeline may have a later write than the one that the decision is from.
 
     A partition that is not expired is never doubtful, as a later write could only make it expire
@@ -195,12 +196,12 @@ def is_doubtful(verdict: TtlDecision, known: PartitionTimes, start: str) -> bool
     if verdict.policy is None or verdict.rows_before is not None:
         return False
     if verdict.reference is None:
-        return known.updated is None
+        return times.updated is None
     if not verdict.expired or verdict.source is ReferenceSource.PATH:
         return False
     if verdict.source is ReferenceSource.CREATED:
-        return known.created is not None and known.created.at < start
-    return known.bound > verdict.reference
+        return times.created is not None and times.created.at < start
+    return times.bound > verdict.reference
 
 
 def plan_ttl(
@@ -222,7 +223,7 @@ def plan_ttl(
         decisions=tuple(verdicts),
         missing_reasons=missing,
         settings=settings,
-        seen=completed_writes,
+        considered_writes=completed_writes,
     )
 
 

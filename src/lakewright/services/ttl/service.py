@@ -14,6 +14,7 @@ from lakewright.clock import Clock, zone_of
 from lakewright.errors import ConflictError, UnavailableError
 from lakewright.model.instant import Action, parse_time
 from lakewright.model.plans import SERVICE_KEY, Skip
+from lakewright.model.table_config import META_FOLDER
 from lakewright.model.ttl import (
     TTL_KEYS,
     TtlSettings,
@@ -37,12 +38,12 @@ from lakewright.storage.base import Storage
 from lakewright.table.snapshot import Snapshot
 from lakewright.table.time_generator import format_epoch_ms
 from lakewright.table.transaction import TransactionManager
-from lakewright.utils.concurrent import many_values
+from lakewright.utils.concurrent import gc_paused
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit, EmptyRows, RowSource, WriteRequest, execute_write
 
 # In the folder of auxiliary files, where Hudi ignores files that it does not know.
-_PROBE = ".hoodie/.aux/lakewright_clock"
+_PROBE = f"{META_FOLDER}/.aux/lakewright_clock"
 _MAX_AHEAD_MS = 3_600_000
 
 
@@ -186,7 +187,7 @@ def settings_of(context: PlanningContext) -> TtlSettings:
 
 def explain(context: PlanningContext) -> list[TtlDecision]:
     """The decision on every partition that has rows, by path; changes nothing."""
-    with many_values():
+    with gc_paused():
         return _decisions(context)
 
 
@@ -200,13 +201,13 @@ def _decisions(context: PlanningContext) -> list[TtlDecision]:
     )
     if not any(decision.affects_partition for decision in decisions.values()):
         return list(decisions.values())
-    planned, gone_at = partitions_in_pending_plans(snapshot), _files_gone_at(context)
+    planned, deleted_at = partitions_in_pending_plans(snapshot), _files_deleted_at(context)
     saved = {partition for partition, _ in load_protected_files(snapshot).saved}
     return [
         replace(
             decision,
             blocked_by=planned.get(path) or activity[path].writer,
-            files_gone_at="not while a savepoint holds them" if path in saved else gone_at,
+            files_deleted_at="not while a savepoint holds them" if path in saved else deleted_at,
         )
         if decision.affects_partition
         else decision
@@ -224,7 +225,9 @@ def require_still_due(
     """
     if ttl_settings(current.config.properties, options) != plan.settings:
         raise ConflictError("the settings of TTL were changed concurrently")
-    new = [i for i in current.timeline.completed_writes if i.requested_at not in plan.seen]
+    new = [
+        i for i in current.timeline.completed_writes if i.requested_at not in plan.considered_writes
+    ]
     for instant, commit in zip(new, current.commits(new), strict=True):
         written = _planned_among(planned, commit.stats)
         if written and writes_rows(commit):
@@ -255,7 +258,7 @@ def _why_no_policies(settings: TtlSettings) -> str:
     return "TTL is off, and there is no policy"
 
 
-def _files_gone_at(context: PlanningContext) -> str:
+def _files_deleted_at(context: PlanningContext) -> str:
     """When a clean may delete the files of partitions that are deleted now."""
     settings = settings_from(CleaningSettings, context.options)
     if settings.policy is CleanPolicy.VERSIONS:

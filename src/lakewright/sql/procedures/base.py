@@ -123,7 +123,7 @@ def bound_arguments(call: Call, parameters: Sequence[Parameter]) -> dict[str, Va
             f"{call.name} takes {len(names)} arguments", given=len(call.positional), known=names
         )
     by_name = {name.lower(): name for name in names}
-    given = dict(zip(names, call.positional, strict=False))
+    bound = dict(zip(names, call.positional, strict=False))
     for name, value in call.named:
         if name not in by_name:
             similar = difflib.get_close_matches(name, by_name, n=1)
@@ -131,13 +131,13 @@ def bound_arguments(call: Call, parameters: Sequence[Parameter]) -> dict[str, Va
             raise InvalidError(
                 f"{call.name} has no such argument", argument=name, known=names, **hint
             )
-        if by_name[name] in given:
+        if by_name[name] in bound:
             raise InvalidError(f"{call.name} is given an argument twice", argument=name)
-        given[by_name[name]] = value
-    missing = [p.name for p in parameters if p.required and given.get(p.name) is None]
+        bound[by_name[name]] = value
+    missing = [p.name for p in parameters if p.required and bound.get(p.name) is None]
     if missing:
         raise InvalidError(f"{call.name} lacks arguments", missing=missing, known=names)
-    return {p.name: _checked(call, p, given.get(p.name)) for p in parameters}
+    return {p.name: _checked(call, p, bound.get(p.name)) for p in parameters}
 
 
 def _checked(call: Call, parameter: Parameter, value: Value) -> Value:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lakewright.errors import found_in
+from lakewright.errors import errors_in_file
 from lakewright.format.timeline_metadata import parse_clean, parse_clean_plan
 from lakewright.model.commit_metadata import CleanMetadata
 from lakewright.model.instant import Action, Instant, State
@@ -49,8 +49,8 @@ _ARCHIVE_OPTIONS = {
 
 
 def _options(arguments: Arguments, keys: dict[str, str]) -> dict[str, str]:
-    given = {key: arguments[name] for name, key in keys.items() if arguments[name] is not None}
-    return {**parse_options(arguments.get("options")), **{k: str(v) for k, v in given.items()}}
+    options = {key: arguments[name] for name, key in keys.items() if arguments[name] is not None}
+    return {**parse_options(arguments.get("options")), **{k: str(v) for k, v in options.items()}}
 
 
 def _cleans(snapshot: Snapshot) -> Iterator[tuple[Instant, CleanMetadata]]:
@@ -59,7 +59,7 @@ def _cleans(snapshot: Snapshot) -> Iterator[tuple[Instant, CleanMetadata]]:
         path = snapshot.timeline_path(instant)
         data = read_optional(snapshot.storage, path)
         if data:
-            with found_in(path):
+            with errors_in_file(path):
                 yield instant, parse_clean(data)
 
 
@@ -70,7 +70,7 @@ def _plans(snapshot: Snapshot) -> Iterator[tuple[Instant, CleanPlan]]:
         path = snapshot.timeline_path(requested)
         data = read_optional(snapshot.storage, path)
         if data:
-            with found_in(path):
+            with errors_in_file(path):
                 yield instant, parse_clean_plan(data)
 
 

@@ -100,8 +100,8 @@ def _latest_row(
     path, size = _base_file(storage, file_slice)
     planned_logs = planned.get(group.key, frozenset())
     scheduled = [log for log in file_slice.logs if log.name in planned_logs]
-    others = [log for log in file_slice.logs if log.name not in planned_logs]
-    log_sizes = [sum(log.size for log in logs) for logs in (scheduled, others)]
+    unplanned = [log for log in file_slice.logs if log.name not in planned_logs]
+    log_sizes = [sum(log.size for log in logs) for logs in (scheduled, unplanned)]
     return (
         file_slice.partition,
         file_slice.file_id,
@@ -113,7 +113,7 @@ def _latest_row(
         *log_sizes,
         *(log_size / size if size else 0.0 for log_size in log_sizes),
         _log_paths(storage, file_slice, scheduled),
-        _log_paths(storage, file_slice, others),
+        _log_paths(storage, file_slice, unplanned),
     )
 
 

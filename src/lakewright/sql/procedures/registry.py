@@ -62,8 +62,8 @@ def run_call(spark: SparkSession, call: Call, open_table: Open) -> DataFrame:
     procedure = _find_procedure(call.name)
     arguments = bound_arguments(call, procedure.parameters)
     address = _address(spark, arguments)
-    given = storage_options(parse_options(arguments.get("options")))
-    table = open_table(address.path, options={**address.options, **given})
+    storage_values = storage_options(parse_options(arguments.get("options")))
+    table = open_table(address.path, options={**address.options, **storage_values})
     frame = spark.createDataFrame(procedure.run(table, arguments), procedure.columns)
     return _filtered(frame, arguments) if arguments.get("filter") else frame
 
@@ -134,10 +134,10 @@ def _run_plans(service: str) -> Callable[[Table, Arguments], Rows]:
 
     def run(table: Table, arguments: Arguments) -> Rows:
         _refuse_predicate(arguments)
-        given = {
+        changed = {
             key: arguments[name] for name, key in _CLUSTERING_OPTIONS.items() if arguments.get(name)
         }
-        runner = table.services({**parse_options(arguments["options"]), **given})
+        runner = table.services({**parse_options(arguments["options"]), **changed})
         action = Action(service)
         instants = _schedule_or_execute(runner, service, action, arguments)
         rows = [row for row in _plans(table.snapshot(), action, None) if row[0] in instants]
@@ -185,7 +185,7 @@ def _run_service(table: Table, arguments: Arguments) -> Rows:
 
 
 def _show_debt(table: Table, arguments: Arguments) -> Rows:
-    partitions = table.debt().partitions[: most(arguments)]
+    partitions = table.compaction_debt().partitions[: most(arguments)]
     return [(d.partition, d.log_files, d.log_bytes, d.oldest, d.reason) for d in partitions]
 
 
@@ -204,7 +204,8 @@ def _show_freshness(table: Table, arguments: Arguments) -> Rows:
 
 
 def _show_holding_back(table: Table, arguments: Arguments) -> Rows:
-    blocking = table.holding_back(most(arguments) or sys.maxsize)
+    limit = most(arguments)
+    blocking = table.blocking_log_files(sys.maxsize if limit is None else limit)
     return [(b.partition, b.file_id, b.log, b.instant, b.event_time, b.size) for b in blocking]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from lakewright.client.documents import ttl_settings_document
 from lakewright.client.ttl import TtlConfig, update_with_bar
 from lakewright.errors import InvalidError
 from lakewright.model.plans import Skip
@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 
 _POLICY_COLUMNS = "spec STRING, level STRING, units STRING, value INT"
 _SETTING_COLUMNS = "setting STRING, value STRING"
-# The settings that procedures show, and their fields in `TtlConfig.settings`.
-_SETTING_FIELDS = {
-    "enabled": "enabled",
-    "run_inline": "run_inline",
-    "trigger_strategy": "trigger",
-    "trigger_value": "trigger_value",
-    "resolve_conflicts_by": "conflict_rule",
-    "max_partitions_per_run": "most_partitions",
-}
 _SWITCHES = ("enabled", "run_inline")
 _OTHER_SETTINGS = ("trigger_strategy", "trigger_value", "resolve_conflicts_by")
 
@@ -45,12 +36,12 @@ def _policies(config: TtlConfig) -> Rows:
 
 
 def _settings(config: TtlConfig) -> Rows:
-    values = asdict(config.settings)
-    return [(name, _text(values[field])) for name, field in _SETTING_FIELDS.items()]
+    document = ttl_settings_document(config.settings)
+    return [(name, _text(value)) for name, value in document.items()]
 
 
 def _text(value: Any) -> str:
-    return str(bool(value)).lower() if value is None or isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _save(table: Table, arguments: Arguments) -> Rows:
@@ -63,11 +54,11 @@ def _delete(table: Table, arguments: Arguments) -> Rows:
 
 
 def _empty(table: Table, arguments: Arguments) -> Rows:
-    return _policies(table.ttl.empty())
+    return _policies(table.ttl.clear_policies())
 
 
 def _show(table: Table, arguments: Arguments) -> Rows:
-    config = table.ttl.show()
+    config = table.ttl.config
     settings = [("setting", name, value, None, None) for name, value in _settings(config)]
     policies = [
         ("policy", spec, str(value), units, level)
@@ -78,17 +69,17 @@ def _show(table: Table, arguments: Arguments) -> Rows:
 
 def _configure(table: Table, arguments: Arguments) -> Rows:
     enabled, inline = (_switch(name, arguments[name]) for name in _SWITCHES)
-    others = {name: arguments[name] for name in _OTHER_SETTINGS}
+    settings = {name: arguments[name] for name in _OTHER_SETTINGS}
     if all(arguments[name] is None for name in (*_SWITCHES, *_OTHER_SETTINGS)):
-        return _settings(table.ttl.show())
-    return _settings(table.ttl.configure(enabled=enabled, run_inline=inline, **others))
+        return _settings(table.ttl.config)
+    return _settings(table.ttl.configure(enabled=enabled, run_inline=inline, **settings))
 
 
-def _switch(name: str, given: Any) -> bool | None:
+def _switch(name: str, value: Any) -> bool | None:
     try:
-        return None if given is None else parse_bool(str(given))
+        return None if value is None else parse_bool(str(value))
     except ValueError as error:
-        raise InvalidError("a switch is true or false", **{name: given}) from error
+        raise InvalidError("a switch is true or false", **{name: value}) from error
 
 
 def _update(table: Table, arguments: Arguments) -> Rows:
@@ -97,8 +88,8 @@ def _update(table: Table, arguments: Arguments) -> Rows:
 
 def _run(table: Table, arguments: Arguments) -> Rows:
     values = {HUDI_TYPE: arguments["ttl_policy"], HUDI_DAYS: arguments["retain_days"]}
-    given = {key: str(value) for key, value in values.items() if value is not None}
-    outcome = table.run("ttl", {**parse_options(arguments["options"]), **given})
+    options = {key: str(value) for key, value in values.items() if value is not None}
+    outcome = table.run("ttl", {**parse_options(arguments["options"]), **options})
     return [] if isinstance(outcome, Skip) else [(path,) for path in outcome.partitions]
 
 
@@ -112,7 +103,7 @@ def _explain(table: Table, arguments: Arguments) -> Rows:
             decision.expires_at,
             decision.expired,
             decision.blocked_by or None,
-            decision.files_gone_at or None,
+            decision.files_deleted_at or None,
             decision.rows_before,
         )
         for decision in table.ttl.explain(

@@ -13,11 +13,13 @@ from lakewright.errors import InvalidError
 from lakewright.format.archived_timeline import VERSION_FILE
 from lakewright.model.file_group import PARTITION_METADATA, BaseFile, GroupKey, LogFile
 from lakewright.model.instant import REWRITES, WRITE_ACTIONS, Action, Instant, State, epoch_ms
+from lakewright.model.table_config import META_FOLDER
 from lakewright.storage.base import FileStatus, split_path
 from lakewright.table.doctor.damaged_timeline import Remedy
 from lakewright.table.doctor.evidence import Evidence, data_file
 from lakewright.table.doctor.findings import Finding, FindingKind, Severity
 from lakewright.table.heartbeat import is_expired
+from lakewright.table.properties import METADATA_FOLDER
 
 _MAX_SHOWN_FILES = 5
 _MOST_FINDINGS = 50
@@ -69,7 +71,7 @@ def unlisted_files(evidence: Evidence) -> Iterator[Finding]:
     """
     missing = {split_path(path)[1] for path in evidence.missing}
     for at, files in sorted(evidence.unlisted.items())[:_MOST_FINDINGS]:
-        all_listed_exist = not missing & evidence.commits[at].named_files()
+        all_listed_exist = not missing & evidence.commits[at].referenced_file_names()
         youngest_ms = max(file.modified_ms for file in files)
         is_old = is_expired(youngest_ms, evidence.heartbeat, evidence.now_ms)
         yield Finding(
@@ -132,11 +134,11 @@ def orphans(evidence: Evidence) -> Iterator[Finding]:
     if evidence.archived is None:
         return
     timeline = evidence.snapshot.timeline
-    known = {i.requested_at for i in timeline} | evidence.archived
+    instants = {i.requested_at for i in timeline} | evidence.archived
     marked = {*evidence.leftovers.orphans, *evidence.leftovers.aging}
     by_instant: dict[str, list[FileStatus]] = {}
     for status, file in data_files(evidence):
-        if file.instant not in known and file.instant not in marked:
+        if file.instant not in instants and file.instant not in marked:
             by_instant.setdefault(file.instant, []).append(status)
     for at, files in sorted(by_instant.items())[:_MOST_FINDINGS]:
         visible = timeline.is_archived(at)
@@ -236,7 +238,7 @@ def properties_backup(evidence: Evidence) -> Iterator[Finding]:
             Severity.WARNING,
             "a change of the table's properties was not finished: their backup still exists",
             "finish it: the file that is complete stays, the backup is deleted",
-            ".hoodie/hoodie.properties.backup",
+            f"{META_FOLDER}/hoodie.properties.backup",
             safe=True,
         )
 
@@ -416,7 +418,7 @@ def metadata_table(evidence: Evidence) -> Iterator[Finding]:
         Severity.ERROR,
         message,
         "drop it: readers list the table instead, and Hudi's next write builds it anew",
-        ".hoodie/metadata",
+        METADATA_FOLDER,
         safe=True,
         facts={"newest_write": newest and newest.requested_at, "partitions": used_partitions},
     )

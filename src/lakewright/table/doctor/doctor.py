@@ -32,7 +32,7 @@ from lakewright.table.doctor.evidence import Evidence, load_evidence
 from lakewright.table.doctor.findings import Diagnosis, Finding, FindingKind, Severity
 from lakewright.table.failed_writes import delete_leftovers, find_leftovers
 from lakewright.table.feature_checks import check_writable
-from lakewright.table.options import HeartbeatSettings
+from lakewright.table.options import HeartbeatSettings, LockSettings
 from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.properties import (
     PROPERTIES,
@@ -64,9 +64,14 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
 
 
 def examine(
-    storage: Storage, clock: Clock, heartbeat: HeartbeatSettings | None = None
+    storage: Storage,
+    clock: Clock,
+    heartbeat: HeartbeatSettings | None = None,
+    lock: LockSettings | None = None,
 ) -> Diagnosis:
     """Examine a table and return what is wrong with it; nothing is changed.
+
+    `heartbeat` and `lock` are the settings of the table's writers.
 
     Raises:
         InvalidError: there is no table.
@@ -76,7 +81,9 @@ def examine(
         TableConfig.from_properties(load_properties(storage))
     except CorruptError as error:
         return Diagnosis((_damaged_properties(error),))
-    evidence = load_evidence(storage, clock, heartbeat or HeartbeatSettings())
+    evidence = load_evidence(
+        storage, clock, heartbeat or HeartbeatSettings(), lock or LockSettings()
+    )
     findings = (finding for check in CHECKS for finding in check(evidence))
     order = list(FindingKind)
     return Diagnosis(tuple(sorted(findings, key=lambda f: (order.index(f.kind), f.target))))
@@ -98,26 +105,26 @@ def _damaged_properties(error: CorruptError) -> Finding:
 # Repairs.
 
 
-def repair(writer: WriterContext, found: Diagnosis, *, force: bool = False) -> Diagnosis:
+def repair(writer: WriterContext, diagnosis: Diagnosis, *, force: bool = False) -> Diagnosis:
     """Repair the safe findings of a diagnosis, and examine the table again.
 
     With `force`, also repair by losing rows: roll back a write whose completed file is damaged. The
     table is examined again before it is changed, and findings that no longer apply are skipped.
     """
-    current = examine(writer.storage, writer.clock, writer.heartbeat)
-    agreed = {(f.kind, f.target) for f in to_repair(found, force=force)}
+    current = examine(writer.storage, writer.clock, writer.heartbeat, writer.lock)
+    agreed = {(f.kind, f.target) for f in to_repair(diagnosis, force=force)}
     for finding in to_repair(current, force=force):
         # A finding that is new since the user agreed to the repair waits for the next repair. One
         # whose repair fails on another damaged file is found again below, together with that file.
         if (finding.kind, finding.target) in agreed:
             with suppress(CorruptError):
                 _REPAIRS[finding.kind](writer, finding)
-    return examine(writer.storage, writer.clock, writer.heartbeat)
+    return examine(writer.storage, writer.clock, writer.heartbeat, writer.lock)
 
 
-def to_repair(found: Diagnosis, *, force: bool) -> tuple[Finding, ...]:
+def to_repair(diagnosis: Diagnosis, *, force: bool) -> tuple[Finding, ...]:
     """Return the findings that a repair handles, in this order."""
-    return (*found.repairable, *(found.repairable_by_force if force else ()))
+    return (*diagnosis.repairable, *(diagnosis.repairable_by_force if force else ()))
 
 
 def _finish_properties_change(writer: WriterContext, finding: Finding) -> None:
@@ -143,8 +150,8 @@ def _finish_rollback(writer: WriterContext, finding: Finding) -> None:
 
 
 def _still_pending(snapshot: Snapshot, finding: Finding) -> Instant | None:
-    wanted = parse_instant(finding.target)
-    return next((i for i in snapshot.timeline.pending() if i == wanted), None)
+    target = parse_instant(finding.target)
+    return next((i for i in snapshot.timeline.pending() if i == target), None)
 
 
 def _drop_metadata_table(writer: WriterContext, finding: Finding) -> None:
@@ -176,7 +183,7 @@ def _delete_orphans(writer: WriterContext, finding: Finding) -> None:
 
 def _delete_unlisted(writer: WriterContext, finding: Finding) -> None:
     with locked_table(writer) as (snapshot, _):
-        evidence = load_evidence(writer.storage, writer.clock, writer.heartbeat)
+        evidence = load_evidence(writer.storage, writer.clock, writer.heartbeat, writer.lock)
         if any(f.safe and f.target == finding.target for f in unlisted_files(evidence)):
             snapshot.storage.delete_many(file.path for file in evidence.unlisted[finding.target])
 

@@ -23,19 +23,21 @@ from lakewright.model.file_group import (
     parse_data_file,
 )
 from lakewright.model.instant import Instant, parse_instant
-from lakewright.model.table_config import TableConfig
+from lakewright.model.table_config import META_FOLDER, TableConfig
 from lakewright.storage.base import FileStatus, IgnoredEntry, Storage, join_path, split_path
 from lakewright.table.archived_timeline import load_entries
 from lakewright.table.damaged_commits import parse_completed
 from lakewright.table.doctor.damaged_timeline import DamagedFile, find_damaged
 from lakewright.table.failed_writes import LeftoverFiles, find_leftovers
 from lakewright.table.heartbeat import last_heartbeats
+from lakewright.table.locks.file_lock import lock_file_path
 from lakewright.table.markers import marker_folder
-from lakewright.table.options import HeartbeatSettings
+from lakewright.table.options import HeartbeatSettings, LockSettings
 from lakewright.table.properties import BACKUP, METADATA_FOLDER, read_optional
 from lakewright.table.snapshot import (
     FilesByPartition,
     Snapshot,
+    data_folders,
     files_being_cleaned,
     files_of_slice,
     load_snapshot,
@@ -59,10 +61,6 @@ def data_file(status: FileStatus) -> BaseFile | LogFile | None:
         return parse_data_file(status.name, status.size)
     except (CorruptError, UnsupportedError):
         return None
-
-
-_HOODIE_FOLDER = ".hoodie"
-_LOCK_FILE = ".hoodie/lock"
 
 
 @dataclass(frozen=True)
@@ -103,10 +101,11 @@ class Evidence:
     ignored: tuple[IgnoredEntry, ...] = ()
 
 
-def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) -> Evidence:
+def load_evidence(
+    storage: Storage, clock: Clock, heartbeat: HeartbeatSettings, lock: LockSettings
+) -> Evidence:
     """Load the evidence of a table whose properties can be read."""
-    folders = [f for f in storage.list_folders("") if f != _HOODIE_FOLDER]
-    listed = chain(storage.list_files(""), *(storage.list_tree(f) for f in folders))
+    listed = chain(storage.list_files(""), *map(storage.list_tree, data_folders(storage)))
     files = tuple(sorted(listed, key=lambda file: file.path))
     snapshot = load_snapshot(storage)
     timeline_files = tuple(storage.list_files(snapshot.config.timeline_folder))
@@ -144,7 +143,7 @@ def load_evidence(storage: Storage, clock: Clock, heartbeat: HeartbeatSettings) 
         if timeline_readable
         else LeftoverFiles(),
         has_backup=storage.exists(BACKUP),
-        lock=storage.status(_LOCK_FILE),
+        lock=storage.status(lock_file_path(storage, lock)),
         ignored=tuple(storage.list_ignored()),
     )
 
@@ -202,7 +201,7 @@ def _unlisted_files(
     commits: Mapping[str, CommitMetadata], files: Iterable[FileStatus]
 ) -> dict[str, tuple[FileStatus, ...]]:
     """Return data files of completed writes on the active timeline that no commit lists."""
-    names = {at: commit.named_files() for at, commit in commits.items()}
+    names = {at: commit.referenced_file_names() for at, commit in commits.items()}
     unlisted: dict[str, tuple[FileStatus, ...]] = {}
     for status in files:
         file = data_file(status)
@@ -233,8 +232,10 @@ def _missing_in_both_listings(
     partitions = sorted({split_path(path)[0] for paths in suspects for path in paths})
     if not partitions:
         return (), ()
-    again = load_snapshot(first.storage)
-    missing, empty = _missing_in(again, readable_commits(again).values(), again.files(partitions))
+    second = load_snapshot(first.storage)
+    missing, empty = _missing_in(
+        second, readable_commits(second).values(), second.files(partitions)
+    )
     return tuple(sorted(suspects[0] & missing)), tuple(sorted(suspects[1] & empty))
 
 
@@ -278,7 +279,7 @@ def _missing_in(
 
 
 def _metadata_instants(storage: Storage) -> tuple[Instant, ...] | None:
-    names = [f.name for f in storage.list_files(f"{METADATA_FOLDER}/.hoodie/timeline")]
+    names = [f.name for f in storage.list_files(f"{METADATA_FOLDER}/{META_FOLDER}/timeline")]
     if not names:
         return None
     return tuple(i for i in map(_instant_or_none, names) if i is not None and i.is_completed)

@@ -44,7 +44,7 @@ class Lock(Protocol):
 
 
 @contextmanager
-def held(lock: Lock) -> Iterator[None]:
+def acquired(lock: Lock) -> Iterator[None]:
     """Hold a lock for a block."""
     lock.acquire()
     try:
@@ -61,10 +61,10 @@ def run_locked(new_lock: Callable[[], Lock], work: Callable[[Lock], Result]) -> 
     """
     for _ in range(_TRIES - 1):
         lock = new_lock()
-        with suppress(LostLockError), held(lock):
+        with suppress(LostLockError), acquired(lock):
             return work(lock)
     lock = new_lock()
-    with held(lock):
+    with acquired(lock):
         return work(lock)
 
 

@@ -14,6 +14,7 @@ from lakewright.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from lakewright.model.table_config import META_FOLDER
 from lakewright.storage.base import (
     MissingFileError,
     Storage,
@@ -30,7 +31,6 @@ from lakewright.table.locks.retry import (
 )
 from lakewright.table.options import LockSettings
 
-_FOLDER = ".hoodie"
 _NAME = "lock"
 _PREVIEW_LENGTH = 200
 
@@ -44,7 +44,7 @@ class FileLock:
     """
 
     def __init__(self, storage: Storage, settings: LockSettings, clock: Clock) -> None:
-        self._path = join_path(_folder(storage.root, settings.file_path), _NAME)
+        self._path = lock_file_path(storage, settings)
         self._settings = settings
         self._clock = clock
         self._expire_ms = max(0, settings.file_expire_minutes) * 60_000
@@ -156,10 +156,15 @@ class FileLock:
             return b""
 
 
+def lock_file_path(storage: Storage, settings: LockSettings) -> str:
+    """Return the path of the lock file that writers with these settings create."""
+    return join_path(_folder(storage.root, settings.file_path), _NAME)
+
+
 def _folder(root: str, path: str) -> str:
     """Return the folder of the lock file, relative to the table; `path` may be a full address."""
     if not path:
-        return _FOLDER
+        return META_FOLDER
     normalized_root, normalized = _normalize(root), _normalize(path)
     if normalized == normalized_root:
         return ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from lakewright.clock import Clock
 from lakewright.errors import ConflictError, CorruptError, InvalidError
+from lakewright.model.table_config import META_FOLDER
 from lakewright.storage.base import MissingFileError, VersionedStorage
 from lakewright.table.locks.retry import (
     DualTimestamp,
@@ -23,7 +24,7 @@ from lakewright.table.locks.retry import (
 )
 from lakewright.table.options import LockSettings
 
-PATH = ".hoodie/.locks/table_lock.json"
+PATH = f"{META_FOLDER}/.locks/table_lock.json"
 
 # How far the clocks of two writers may be apart; the same as in real Hudi.
 _CLOCK_SKEW_MS = 500

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lakewright.engine.local import read_plan
 from lakewright.errors import CorruptError, InvalidError
 from lakewright.ingestion.checkpoints import Checkpoint, Version
 from lakewright.ingestion.cloud.events import (
@@ -25,6 +24,7 @@ from lakewright.scan.planner import plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
+from lakewright.testing.local_reads import read_plan
 from support.ingestion import FakeQueue
 
 TIME, MS = "2026-01-01T00:00:01.500Z", 1_767_225_601_500

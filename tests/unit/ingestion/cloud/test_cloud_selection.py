@@ -17,7 +17,7 @@ from lakewright.ingestion.cloud.selection import (
     ObjectFilter,
     ObjectPosition,
     Selection,
-    complete_places,
+    complete_positions,
     select,
 )
 
@@ -273,9 +273,9 @@ def test_without_any_commit_there_is_no_place() -> None:
 def test_a_page_that_may_have_been_cut_gives_whole_places_only() -> None:
     a = [CloudObject("1", bucket, "a", "a", 1) for bucket in "xy"]
     b = CloudObject("1", "x", "b", "b", 1)
-    assert complete_places([*a, b], 4) == [*a, b]
-    assert complete_places([*a, b], 3) == a
-    assert complete_places(a, 2) == []
+    assert complete_positions([*a, b], 4) == [*a, b]
+    assert complete_positions([*a, b], 3) == a
+    assert complete_positions(a, 2) == []
 
 
 FILTERS = {

@@ -51,7 +51,7 @@ def runner(
         spark=cast(SparkSession, None),
         snapshot=load_snapshot(table.storage),
         shape=S3,
-        wanted=ObjectFilter(SelectionSettings()),
+        object_filter=ObjectFilter(SelectionSettings()),
         table=settings,
         after=after,
     )

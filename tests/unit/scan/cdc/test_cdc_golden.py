@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from lakewright.engine.local import read_cdc_plan, read_plan
 from lakewright.model.schema import META_COLUMNS
 from lakewright.scan.cdc.planner import plan_cdc
 from lakewright.scan.cdc.reader import row_texts
 from lakewright.scan.planner import plan_snapshot
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_cdc_plan, read_plan
 from support.golden import NAMES, GoldenTables
 from support.queries import (
     Change,

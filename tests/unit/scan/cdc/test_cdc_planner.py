@@ -8,11 +8,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from lakewright.engine.local import read_cdc_plan
 from lakewright.errors import InvalidError
 from lakewright.model.instant import Instant
 from lakewright.scan.cdc.planner import CdcInferenceCase, plan_cdc
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_cdc_plan
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.writer import Commit
 from support.queries import apply_changes, parse_change, read_changes

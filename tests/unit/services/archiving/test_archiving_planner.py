@@ -317,7 +317,9 @@ def test_all_files_of_an_action_go_together() -> None:
         *draw(FOUR).instants[1:],
     ]
     found = plan_archive(
-        files, candidates(Timeline.of(files[2:]), ONE_TO_TWO, ArchivalConstraints()), uncleaned=()
+        files,
+        candidates(Timeline.from_instants(files[2:]), ONE_TO_TWO, ArchivalConstraints()),
+        uncleaned=(),
     )
     assert isinstance(found, ArchivePlan)
     first = found.actions[0]

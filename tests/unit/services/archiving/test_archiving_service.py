@@ -6,7 +6,6 @@ from itertools import count
 
 import pytest
 
-from lakewright.engine.local import read_plan
 from lakewright.format.archived_timeline import (
     ArchivedInstant,
     ArchivedTimelineFile,
@@ -24,6 +23,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.table.archived_timeline import load_entries, load_manifest
 from lakewright.table.savepoint import create_savepoint_locked
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.writer import Commit
 from support.faults import act_with_lock, each_crash

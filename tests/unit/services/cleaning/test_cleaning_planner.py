@@ -268,7 +268,7 @@ def test_due(case: Case) -> None:
     due = find(case)
     assert names(due) == set(case.due.split())
     assert due.partitions == ([DAY] if case.emptied else [])
-    assert bool(due.left.partitions) is case.left
+    assert bool(due.skipped.partitions) is case.left
 
 
 def test_the_root_of_a_table_without_partitions_is_never_removed() -> None:
@@ -295,7 +295,7 @@ def find(case: Case) -> CleanCandidates:
         files={DAY: listed},
         groups=build_groups(DAY, listed, view, replaced=replaced),
         replaced=replaced,
-        holds=ProtectedFiles(
+        protected=ProtectedFiles(
             saved=frozenset(
                 (DAY, file.name) for file in listed if name(file) in case.saved.split()
             ),

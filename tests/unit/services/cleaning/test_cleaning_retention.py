@@ -146,7 +146,7 @@ HOURS = {
 def test_commits_of_the_last_hours_are_retained(zone: tzinfo) -> None:
     now_ms = 1_767_225_600_000
     times = [format_epoch_ms(now_ms - age * 60_000, zone) for age in (181, 121, 119, 1)]
-    timeline = Timeline.of(
+    timeline = Timeline.from_instants(
         Instant(time, Action.COMMIT, completed_at=f"{time[:-1]}9") for time in times
     )
     settings = CleaningSettings(policy=CleanPolicy.HOURS, hours_retained=2)
@@ -215,7 +215,7 @@ def test_scope(picture: str, last: LastClean | None, expected: str) -> None:
     timeline = draw(picture)
     retained = timeline.completed_writes[-1]
     scope = clean_scope(timeline, CleaningSettings(), retained, last, has_history=False)
-    assert not scope.everything
+    assert not scope.full_listing_reason
     assert {i.requested_at for i in scope.writes} == {at(int(tick)) for tick in expected.split()}
 
 
@@ -253,7 +253,7 @@ def test_all_partitions_are_listed(
     timeline = draw(THREE_COMMITS)
     retained = None if settings.policy is CleanPolicy.VERSIONS else timeline.completed_writes[-1]
     scope = clean_scope(timeline, settings, retained, last, has_history=has_history)
-    assert scope.everything
+    assert scope.full_listing_reason
 
 
 def test_versions_change_only_where_something_was_written() -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakewright.engine.local import LocalEngine, read_plan
+from lakewright.engine.local import LocalEngine
 from lakewright.errors import ConflictError, CorruptError, LakewrightError, UnsupportedError
 from lakewright.format.timeline_metadata import format_requested_replace
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
@@ -28,6 +28,7 @@ from lakewright.services.clustering.options import EXECUTION_CLASS
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.plan_scheduling import PlanRequest, begin_execution, schedule_plan
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.local_reads import read_plan
 from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.task import WriteToken
 from support.faults import each_crash

@@ -21,7 +21,7 @@ from lakewright.testing.timeline_drawing import draw
 from support.services import clustering_settings_of, clustering_slice
 
 EVERYTHING = IncrementalWindow(None)
-OFF = IncrementalWindow(None, is_recorded=False)
+OFF = IncrementalWindow(None, records_missing=False)
 
 
 def plan(
@@ -36,7 +36,7 @@ def plan(
         slices,
         chosen or ClusteringSettings(),
         window=window,
-        held=held or {},
+        locked=held or {},
         filtered=filtered,
         path_of=lambda path: f"file:/table/{path}",
         default_size=120 * MB,

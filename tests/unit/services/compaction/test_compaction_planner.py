@@ -22,7 +22,7 @@ from support.services import TODAY, compaction_settings, compaction_slice, strat
 ON = IncrementalWindow(None)
 DEFAULT: Mapping[str, object] = MappingProxyType({})
 NOBODY: Mapping[str, str] = MappingProxyType({})
-OFF = IncrementalWindow(None, is_recorded=False)
+OFF = IncrementalWindow(None, records_missing=False)
 COMPACTION = "compaction 20260101000000000"
 NEWEST = TODAY.strftime("%Y/%m/%d")
 
@@ -43,7 +43,7 @@ def plan(
         strategy=chain,
         settings=settings,
         window=window,
-        held={(s.partition, s.file_id): held[s.file_id] for s in slices if s.file_id in held},
+        locked={(s.partition, s.file_id): held[s.file_id] for s in slices if s.file_id in held},
         filtered=left.reasons,
     )
 
@@ -197,7 +197,7 @@ def bent(bend: Callable[[Sequence[Candidate]], list[Candidate]]) -> CompactionPl
         strategy=StrategyChain((("bent", Bent(bend)),)),
         settings=CompactionSettings(),
         window=ON,
-        held={("d2", "f2"): COMPACTION},
+        locked={("d2", "f2"): COMPACTION},
     )
 
 

@@ -33,7 +33,7 @@ def choose(slices: list[FileSlice], **options: object) -> tuple[list[int], dict[
     """The IO of what is chosen, in order, and the reason of each partition that is left."""
     settings = compaction_settings(**options)
     choice = strategy_chain(settings).choose(settings, candidates(slices, settings.max_file_size))
-    left = {partition: reason for (partition, _), reason in choice.left.items()}
+    left = {partition: reason for (partition, _), reason in choice.skipped.items()}
     return [c.io_mb for c in choice.chosen], left
 
 

@@ -122,7 +122,7 @@ def minutes(*actions: str) -> Timeline:
         action, _, minute = text.partition("@")
         begun = at_minute(int(minute))
         made.append(Instant(begun, Action(action), completed_at=begun[:-1] + "1"))
-    return Timeline.of(made)
+    return Timeline.from_instants(made)
 
 
 TWO_EACH = ("commit@10", "deltacommit@20", "deltacommit@30")
@@ -160,7 +160,9 @@ def test_by_time(trigger: str, actions: tuple[str, ...], minute: int, expected: 
 
 
 def test_the_first_instant_of_a_bootstrapped_table_is_long_past() -> None:
-    timeline = Timeline.of([Instant("00000000000002", Action.COMMIT, completed_at=at_minute(0))])
+    timeline = Timeline.from_instants(
+        [Instant("00000000000002", Action.COMMIT, completed_at=at_minute(0))]
+    )
     assert (
         check_compaction_trigger(
             timeline, compaction_settings(trigger="TIME_ELAPSED"), at_minute(1)

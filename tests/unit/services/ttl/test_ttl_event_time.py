@@ -114,7 +114,7 @@ REFUSED: dict[str, tuple[str, str, int, bool]] = {
 )
 def test_nothing_is_guessed(path: str, format: str, start: int, hive_style: bool) -> None:
     with pytest.raises(InvalidError) as told:
-        PathTime(format, start).of(path, hive_style=hive_style)
+        PathTime(format, start).parse(path, hive_style=hive_style)
     assert path in str(told.value)
 
 

@@ -470,7 +470,7 @@ def test_a_preview_shows_when_the_files_will_be_deleted(options: dict[str, str],
     clock = clock_of(table)
     clock.advance(11 * DAY_MS - (clock.now_ms() - ManualClock().now_ms()) + 1)
     plan = preview(table, options)
-    assert [each.files_gone_at for each in plan.operations] == [told]
+    assert [each.files_deleted_at for each in plan.operations] == [told]
 
 
 def test_a_savepoint_keeps_files_beyond_that() -> None:
@@ -479,7 +479,9 @@ def test_a_savepoint_keeps_files_beyond_that() -> None:
     table.writer().savepoint(first.instant, user="u", comment="c")
     wait(table, 11)
     plan = preview(table)
-    assert [each.files_gone_at for each in plan.operations] == ["not while a savepoint holds them"]
+    assert [each.files_deleted_at for each in plan.operations] == [
+        "not while a savepoint holds them"
+    ]
 
 
 @pytest.fixture

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from lakewright.api.table import Table
 from lakewright.sql.procedures.base import Procedure, describe, example
 from lakewright.sql.procedures.registry import PROCEDURES
+
+
+class ThreeBlocking:
+    def blocking_log_files(self, limit: int) -> list[Any]:
+        log = SimpleNamespace(partition="", file_id="f", log="l", instant="1", event_time=1, size=1)
+        return [log] * min(3, limit)
+
+
+@pytest.mark.parametrize(("limit", "shown"), [(0, 0), (2, 2), (None, 3)])
+def test_a_limit_of_zero_shows_nothing(limit: int | None, shown: int) -> None:
+    procedure = PROCEDURES["show_holding_back"]
+    assert len(procedure.run(cast(Table, ThreeBlocking()), {"limit": limit})) == shown
+
 
 ROOT = Path(__file__).resolve().parents[4]
 

@@ -170,6 +170,14 @@ def _leave_traces(table: WrittenTable) -> None:
     table.storage.create(f".hoodie/.heartbeat/{at}", b"")
 
 
+def test_the_lock_file_is_looked_for_where_writers_create_it(table: WrittenTable) -> None:
+    table.storage.create("locks/lock", b"{}")
+    assert examined(table).findings == ()
+    options = {"hoodie.write.lock.filesystem.path": f"{table.storage.root}/locks"}
+    (found,) = Table(table.storage).doctor(options).findings
+    assert (found.kind, found.target) == (FindingKind.LOCK, "locks/lock")
+
+
 def _lock(table: WrittenTable) -> None:
     table.storage.create(".hoodie/lock", b"{}")
 

@@ -21,14 +21,14 @@ from lakewright.errors import (
     UnsupportedError,
 )
 from lakewright.storage.base import Storage
-from lakewright.storage.durable_disk import sidecar_of
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.storage.object_store import ObjectStorage
-from lakewright.table.locks.base import InProcessLock, Lock, held, lock_for
+from lakewright.table.locks.base import InProcessLock, Lock, acquired, lock_for
 from lakewright.table.locks.file_lock import FileLock
 from lakewright.table.locks.storage_lock import PATH, StorageLock
 from lakewright.table.options import LockSettings
+from lakewright.testing.checksums import sidecar_of
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
 from support.faults import UnreliableStorage
@@ -123,14 +123,14 @@ def test_the_refusal_names_the_thread_that_holds_the_lock() -> None:
     with pytest.raises(UnavailableError, match="the other writer"):
         second.acquire()
     first.release()
-    with held(second):
+    with acquired(second):
         second.verify()
 
 
 def test_the_file_names_its_owner_and_goes_with_the_lock(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
-    with held(FileLock(memory, QUICK, clock)):
+    with acquired(FileLock(memory, QUICK, clock)):
         (path, data), *others = memory.files().items()
         assert path == LOCK
         assert others == []
@@ -166,7 +166,7 @@ class Rooted(UnreliableStorage):
 def test_the_folder_of_the_file(
     folder: str, root: str, path: str, memory: MemoryStorage, clock: ManualClock
 ) -> None:
-    with held(FileLock(Rooted(memory, root), replace(QUICK, file_path=folder), clock)):
+    with acquired(FileLock(Rooted(memory, root), replace(QUICK, file_path=folder), clock)):
         assert list(memory.files()) == [path]
 
 
@@ -209,7 +209,7 @@ def test_a_file_that_has_expired_is_taken_over(
     with pytest.raises(UnavailableError):
         FileLock(memory, EXPIRING, clock).acquire()
     clock.advance(101)
-    with held(lock := FileLock(memory, EXPIRING, clock)):
+    with acquired(lock := FileLock(memory, EXPIRING, clock)):
         lock.verify()
         with pytest.raises(UnavailableError):
             FileLock(memory, EXPIRING, clock).acquire()
@@ -237,7 +237,7 @@ def test_a_lock_held_too_long_is_not_relied_on(memory: MemoryStorage, clock: Man
     with pytest.raises(ConflictError, match="too long"):
         slow.verify()
     clock.advance(MINUTE)
-    with held(quick):
+    with acquired(quick):
         slow.release()
         quick.verify()
 
@@ -250,7 +250,7 @@ def test_a_lock_is_as_old_as_the_first_try_that_may_have_made_it(
     storage.fail("create", after_effect=True)
     storage.fail("read", times=19)
     begin = clock.now_ms()
-    with held(lock):
+    with acquired(lock):
         assert 9 * MINUTE < clock.now_ms() - begin < 10 * MINUTE
         with pytest.raises(ConflictError, match="too long"):
             lock.verify()
@@ -301,10 +301,10 @@ def test_a_writer_that_dies_anywhere_blocks_others_only_until_its_lock_expires(
         memory = MemoryStorage.fresh(now_ms=clock.now_ms)
         dying = CrashingStorage(memory, survive, after_effect=after_effect)
         lock = lock_for(dying, settings, clock, several_writers=True)
-        with suppress(Crash), held(lock):
+        with suppress(Crash), acquired(lock):
             lock.verify()
         clock.advance(10 * MINUTE + 1)
-        with held(heir := lock_for(memory, settings, clock, several_writers=True)):
+        with acquired(heir := lock_for(memory, settings, clock, several_writers=True)):
             heir.verify()
 
 
@@ -352,7 +352,7 @@ def test_of_two_that_take_a_lock_at_once_one_succeeds(
         assert [_passes(lock), _passes(rival)] == ([False, True] if any(won) else [True, False])
         lock.release()
         rival.release()
-        with held(heir := lock_for(memory, settings, clock, several_writers=True)):
+        with acquired(heir := lock_for(memory, settings, clock, several_writers=True)):
             heir.verify()
 
 

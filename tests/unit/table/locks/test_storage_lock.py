@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakewright.clock import SystemClock
 from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.locks.base import held
+from lakewright.table.locks.base import acquired
 from lakewright.table.locks.storage_lock import (
     PATH,
     LockFile,
@@ -36,11 +36,11 @@ def test_the_document_is_written_as_real_hudi_reads_it(
     lock.acquire()
     until = clock.now_ms() + 300_000
     owner = ManualClock().new_id()
-    held = f'{{"expired":false,"validUntil":{until},"owner":"{owner}"}}'
-    assert memory.files() == {PATH: held.encode()}
+    acquired = f'{{"expired":false,"validUntil":{until},"owner":"{owner}"}}'
+    assert memory.files() == {PATH: acquired.encode()}
     clock.advance(5)
     lock.release()
-    assert memory.files() == {PATH: held.replace("false", "true").encode()}
+    assert memory.files() == {PATH: acquired.replace("false", "true").encode()}
 
 
 NOW = ManualClock().now_ms()
@@ -61,7 +61,7 @@ def test_when_a_document_is_free(
     memory.create(PATH, format_lock_file(theirs))
     lock = StorageLock(memory, replace(QUICK, wait_ms=0), clock)
     if free:
-        with held(lock):
+        with acquired(lock):
             lock.verify()
     else:
         with pytest.raises(UnavailableError, match="them"):
@@ -100,7 +100,7 @@ def test_a_document_survives_the_round_trip(lock: LockFile) -> None:
 
 
 def test_a_lock_that_is_renewed_goes_on(memory: MemoryStorage, clock: ManualClock) -> None:
-    with held(lock := StorageLock(memory, QUICK, clock)):
+    with acquired(lock := StorageLock(memory, QUICK, clock)):
         for _ in range(10):
             clock.advance(200_000)
             lock.renew()
@@ -120,7 +120,7 @@ STALLS = {
 def test_a_writer_that_stalled_does_not_commit(
     stalled_ms: int, good: bool, memory: MemoryStorage, clock: ManualClock
 ) -> None:
-    with held(lock := StorageLock(memory, QUICK, clock)):
+    with acquired(lock := StorageLock(memory, QUICK, clock)):
         clock.advance(stalled_ms)
         if good:
             lock.verify()
@@ -133,7 +133,7 @@ def test_a_writer_that_stalled_does_not_commit(
 def test_a_lock_that_has_ended_is_not_revived(
     look: str, memory: MemoryStorage, clock: ManualClock
 ) -> None:
-    with held(lock := StorageLock(memory, QUICK, clock)):
+    with acquired(lock := StorageLock(memory, QUICK, clock)):
         clock.advance(300_000)
         with suppress(ConflictError):
             getattr(lock, look)()
@@ -145,7 +145,7 @@ def test_a_lock_that_has_ended_is_not_revived(
 def test_a_lock_that_another_process_expired_is_lost(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
-    with held(lock := StorageLock(memory, QUICK, clock)):
+    with acquired(lock := StorageLock(memory, QUICK, clock)):
         mine = parse_lock_file(memory.read(PATH))
         memory.replace(PATH, format_lock_file(replace(mine, expired=True)))
         with pytest.raises(ConflictError, match="taken away"):
@@ -168,7 +168,7 @@ class SteadyClock(ManualClock):
 
 def test_setting_the_clock_back_makes_no_lock_last_longer(memory: MemoryStorage) -> None:
     clock = SteadyClock()
-    with held(lock := StorageLock(memory, QUICK, clock)):
+    with acquired(lock := StorageLock(memory, QUICK, clock)):
         clock.advance(301_000)
         clock.set_back_ms = 300_000
         with pytest.raises(ConflictError):
@@ -193,7 +193,7 @@ def test_a_document_that_another_took_is_noticed_and_left_alone(
 def test_a_renewal_whose_answer_was_lost_does_not_lose_the_lock(
     storage: UnreliableStorage, clock: ManualClock
 ) -> None:
-    with held(lock := StorageLock(storage, QUICK, clock)):
+    with acquired(lock := StorageLock(storage, QUICK, clock)):
         clock.advance(30_000)
         storage.fail("replace_if", after_effect=True)
         with pytest.raises(UnavailableError):
@@ -208,7 +208,7 @@ def test_a_renewal_whose_answer_was_lost_does_not_lose_the_lock(
 def test_a_lock_whose_renewal_fails_for_too_long_is_refused(
     storage: UnreliableStorage, clock: ManualClock
 ) -> None:
-    with held(lock := StorageLock(storage, QUICK, clock)):
+    with acquired(lock := StorageLock(storage, QUICK, clock)):
         for _ in range(8):
             clock.advance(30_000)
             storage.fail("replace_if")
@@ -224,7 +224,7 @@ def test_a_lock_that_came_too_late_to_be_valid_is_taken_again(
 ) -> None:
     slow = SlowStorage(memory, clock, "replace_if", 290_000)
     patient = replace(QUICK, wait_ms=600_000)
-    with held(lock := StorageLock(slow, patient, clock)):
+    with acquired(lock := StorageLock(slow, patient, clock)):
         lock.verify()
         assert parse_lock_file(memory.read(PATH)).valid_until_ms > clock.now_ms() + 290_000
 
@@ -246,7 +246,7 @@ def test_a_thread_renews_while_the_lock_is_held_and_outlives_a_silent_storage(
     watched = WatchedStorage(memory, "replace_if", times=4)
     often: dict[str, Any] = {"storage_renew_s": 0.005, "storage_validity_s": 3600}
     lock = StorageLock(watched, replace(QUICK, **often), SystemClock())
-    with held(lock):
+    with acquired(lock):
         watched.fail("replace_if", times=2)
         assert watched.happened.wait(HANG_TIMEOUT_S)
         lock.verify()
