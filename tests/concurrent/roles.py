@@ -80,13 +80,13 @@ class Role:
         self.note({"executed": done.instant, "completed_at": done.completed_at})
 
     def clean(self) -> None:
-        """Clean, and with it remove plans that nobody executes."""
+        """Clean, and with it roll back plans without an executor."""
         done = self._writer().services.run("clean")
         self.note({"cleaned": str(done)[:200]})
         self.clock.sleep(self.chance.uniform(0, 0.5))
 
     def cancel(self) -> None:
-        """Cancel a plan, whoever is at it."""
+        """Cancel a plan, being executed or not."""
         waiting = load_snapshot(self.storage).timeline.pending(*REWRITES)
         if waiting:
             chosen = self.chance.choice(waiting)

@@ -52,7 +52,7 @@ def rows_after(storage: LocalStorage, plans: list[list[Step]]) -> list[dict[str,
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-@pytest.mark.parametrize("killed", [0, 2], ids=["nobody dies", "two die"])
+@pytest.mark.parametrize("killed", [0, 2], ids=["no crash", "two crashes"])
 def test_writers_whose_services_follow(crew: Crew, tmp_path: Path, kind: str, killed: int) -> None:
     storage = LocalStorage(f"{tmp_path}/table")
     table = WrittenTable(storage, SystemClock(), OPTIONS).create(kind)
@@ -67,7 +67,7 @@ def test_writers_whose_services_follow(crew: Crew, tmp_path: Path, kind: str, ki
     told = {line["step"] for process in processes for line in process.commits}
     assert told <= steps_on(storage).keys()
     assert table.rows() == rows_after(storage, plans)
-    # What the dead have left, the writers that come take up or take back.
+    # The next writers complete or roll back what crashed processes left.
     for number in range(2):
         table.upsert([row(f"after{number}", day=DAYS[1])])
     expected = [*rows_after(storage, plans), *(row(f"after{n}", day=DAYS[1]) for n in range(2))]

@@ -70,7 +70,7 @@ CASES = {
     "copy on write, buckets": Case("COPY_ON_WRITE", table=BUCKETS, commits=FEWER),
     "merge on read": Case("MERGE_ON_READ"),
     "merge on read, buckets": Case("MERGE_ON_READ", table=BUCKETS, commits=FEWER),
-    "merge on read, buckets, nobody waits": Case("MERGE_ON_READ", NON_BLOCKING, BUCKETS),
+    "merge on read, buckets, non-blocking": Case("MERGE_ON_READ", NON_BLOCKING, BUCKETS),
     "merge on read on S3": Case("MERGE_ON_READ", on_s3=True, commits=FEWER),
 }
 if SOAK:

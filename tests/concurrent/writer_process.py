@@ -72,7 +72,7 @@ class StoppableClock(SystemClock):
 class FatefulStorage(_Wrapped):
     """Sends a signal to its own process at the call that `fate` names.
 
-    The call is the `nth` whose method and path fit `pattern`; `after` tells whether it still
+    The call is the `nth` whose method and path fit `pattern`; `after` says whether it still
     happens. Calls are written to `calls`, if that is set, so that a test can choose among them.
     Heartbeats and locks are written to `traces` before they appear.
     """
@@ -158,7 +158,7 @@ def _save_policies(job: Mapping[str, Any], ttl: TableTtl) -> None:
 
 
 def _append(path: str, line: Mapping[str, Any]) -> None:
-    """One write of the kernel: whoever is killed has written a whole line or none."""
+    """One write of the kernel: a killed process has written a whole line or none."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(descriptor, f"{json.dumps(line)}\n".encode())

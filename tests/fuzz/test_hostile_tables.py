@@ -50,7 +50,7 @@ from lakewright.testing.local_reads import read_plan
 from support.soak import sized
 from support.tables import WrittenTable, row
 
-# Where something need not succeed for a write to, a warning tells that it did not.
+# Where something need not succeed for a write to, a warning says that it did not.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 
 # Of each pair of a change and an operation.
@@ -171,7 +171,7 @@ Change = Callable[[Scene, random.Random], None]
 
 
 def unseal(table: Path) -> None:
-    """Without checksum files, which would tell of most changes before anything else looks."""
+    """Without checksum files, which would detect most changes before any other check."""
     for path in table.rglob(".*.crc"):
         path.unlink()
 
@@ -610,7 +610,7 @@ def play(scene: Scene, change: Change, operation: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def away(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a folder that is compared as well, so that no relative path leads where nobody looks."""
+    """In a folder that is compared as well: no relative path leads out of what is compared."""
     monkeypatch.chdir(scene.folder)
 
 

@@ -151,7 +151,7 @@ class Model:
 def place(kind: Kind, n: int) -> dict[str, str]:
     """Where a row is: its key and its partition, by its number alone."""
     days = _ODD_DAYS if kind.style == "encoded" else _PLAIN_DAYS
-    # Of a composite key the first part alone does not tell rows apart.
+    # Of a composite key the first part alone does not identify a row.
     name = n // 2 if kind.keys == "composite" else n
     day = days[3] if n >= 36 else days[n % 3]
     return {"id": f"k{name:02d}", "region": _REGIONS[n % 2], "day": day}

@@ -13,7 +13,6 @@ from decimal import Decimal
 from itertools import count, pairwise, product
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from real_hudi import RealHudi, RealHudiError
 
@@ -24,7 +23,7 @@ from lakewright.testing.storage import Crash, CrashingStorage
 from lakewright.write.writer import Commit
 from support.queries import Change, apply_changes, read_changes
 from support.soak import some
-from support.tables import NO_SERVICES, Row, WrittenTable, row
+from support.tables import CDC_SCHEMA, NO_SERVICES, Row, WrittenTable, row
 
 COW, MOR = "COPY_ON_WRITE", "MERGE_ON_READ"
 MODES = ("OP_KEY_ONLY", "DATA_BEFORE", "DATA_BEFORE_AFTER")
@@ -108,7 +107,7 @@ class Captured:
         ]
 
     def check(self) -> None:
-        """Of every range both tell the same, and all changes together make the table."""
+        """Both read the same changes of every range, and all changes together make the table."""
         times = self.times
         ranges: list[tuple[str | None, str]] = [(None, times[-1]), *pairwise(times)]
         storage = LocalStorage(str(self.path))
@@ -124,7 +123,7 @@ def _row(text: str | None) -> Row | None:
 
 
 def in_form(changes: Iterable[Change]) -> list[str]:
-    """Changes in no order; real Hudi tells meta columns at times, and leaves out nulls."""
+    """Changes in no order; real Hudi has meta columns at times, and omits nulls."""
 
     def plain(row: Row | None) -> object:
         own = (row or {}).items()
@@ -185,18 +184,6 @@ def test_we_show_what_real_hudi_did(
     table.check()
 
 
-TYPES = pa.schema(
-    [
-        *WrittenTable().schema,
-        pa.field("price", pa.decimal128(12, 2)),
-        pa.field("at", pa.timestamp("us", "UTC")),
-        pa.field("on", pa.date32()),
-        pa.field("blob", pa.binary()),
-        pa.field("tags", pa.list_(pa.int64())),
-        pa.field("info", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])),
-        pa.field("words", pa.map_(pa.string(), pa.float64())),
-    ]
-)
 FULL = {
     "price": Decimal("-1.50"),
     "at": datetime(2026, 1, 1, 12, tzinfo=UTC),
@@ -212,7 +199,7 @@ def test_real_hudi_reads_change_rows_of_every_type(real_hudi: RealHudi, tmp_path
     table = Captured(real_hudi, tmp_path / "captured", COW, MODES[2])
     table.create()
     for rows in ([{**row("a"), **FULL}, row("b")], [row("a", 2), {**row("b", 2), **FULL}]):
-        table.ours.write("UPSERT", rows, schema=TYPES)
+        table.ours.write("UPSERT", rows, schema=CDC_SCHEMA)
     (theirs,) = real_hudi.read_all(table.path, [{**CDC, BEGIN: table.times[0]}])
     told = [
         (each["op"], *(in_our_form(each[side]) for side in ("before", "after"))) for each in theirs
@@ -222,7 +209,7 @@ def test_real_hudi_reads_change_rows_of_every_type(real_hudi: RealHudi, tmp_path
 
 
 def in_our_form(text: str) -> Row:
-    """A row of a change file as real Hudi tells it: decimals and bytes have other forms."""
+    """A row of a change file as real Hudi reads it: decimals and bytes have other forms."""
     found: Row = json.loads(text)
     if found["price"] is not None:
         found["price"] = int.from_bytes(bytes(b % 256 for b in found["price"]), signed=True) / 100

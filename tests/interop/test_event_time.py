@@ -65,7 +65,7 @@ def before(ts: int) -> dict[str, str]:
 
 @dataclass
 class TimedTable(ServedTable):
-    """A table whose rows tell when they happened; real Hudi keeps track of that as we do."""
+    """A table whose rows have event times, which real Hudi tracks as we do."""
 
     def plan(self, ts: int, options: Mapping[str, str] | None = None) -> str:
         return self.plan_by_us("compaction", {**before(ts), **(options or {})})

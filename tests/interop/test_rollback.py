@@ -58,7 +58,7 @@ Versions = dict[str, int]
 
 @dataclass
 class Shared:
-    """A table that real Hudi writes and we take back."""
+    """A table that real Hudi writes and we roll back."""
 
     hudi: RealHudi
     path: Path
@@ -192,7 +192,7 @@ each_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAG
 
 
 def _damage(shared: Shared, completed: Instant, damage: Callable[[bytes], bytes]) -> None:
-    """As a power cut leaves the file; Hadoop's checksum beside it tells of old bytes, and goes."""
+    """As a power cut leaves the file; Hadoop's checksum beside it, of the old bytes, is deleted."""
     path = shared.path / ".hoodie" / "timeline" / completed.file_name
     path.write_bytes(damage(path.read_bytes()))
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)

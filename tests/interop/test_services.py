@@ -87,11 +87,9 @@ class Served:
 
 
 SERVED = {
-    "a compaction, begun by somebody who died": Served("compaction", LOGS, COMPACT_SOON, dies=True),
+    "a compaction, whose execution crashed": Served("compaction", LOGS, COMPACT_SOON, dies=True),
     "a compaction of buckets, of version 8": Served("compaction", BUCKETS, COMPACT_SOON),
-    "a clustering, begun by somebody who died": Served(
-        "clustering", FILES, CLUSTER_SOON, dies=True
-    ),
+    "a clustering, whose execution crashed": Served("clustering", FILES, CLUSTER_SOON, dies=True),
     "a sorted clustering": Served("clustering", FILES, CLUSTER_SOON | SORTED),
     "a clustering of log files along a curve": Served(
         "clustering", INDEXED_LOGS, CLUSTER_SOON | ON_A_CURVE
@@ -169,7 +167,7 @@ def test_real_hudi_executes_our_log_compaction(make: Make) -> None:
 
 
 def test_we_execute_a_log_compaction_of_real_hudi(make: Make) -> None:
-    """Its write executes at once what it schedules: that is taken back first."""
+    """Its write executes at once what it schedules: that is rolled back first."""
     table = make(LOGS)
     table.theirs("upsert", at(50, 1, 50), JOIN_LOGS_INLINE)
     (done,) = table.snapshot.timeline.completed_services(Action.LOG_COMPACTION)

@@ -67,7 +67,7 @@ KINDS = {
     "merge on read, keys logged": Kind(MOR, {**LOGGED, LOGGING: "OP_KEY_ONLY"}),
     "merge on read, buckets": Kind(MOR, BUCKET_INDEX, services=IN_PLACE),
     "merge on read, buckets, all logged": Kind(MOR, {**BUCKET_INDEX, **LOGGED}, services=IN_PLACE),
-    "merge on read, nobody waits": Kind(
+    "merge on read, non-blocking": Kind(
         MOR,
         BUCKET_INDEX,
         NON_BLOCKING,
@@ -102,7 +102,7 @@ def steps(inner: st.SearchStrategy[object] | None = None) -> st.SearchStrategy[o
 
 
 @dataclass
-class Play:
+class CdcReader:
     """A table, and a reader who does to a copy what was done to the table."""
 
     kind: Kind
@@ -180,8 +180,8 @@ class Play:
 @given(history=st.lists(steps(steps(steps())), min_size=2, max_size=8))
 def test_changes_make_the_table(kind: Kind, history: list[object]) -> None:
     table = WrittenTable(options={**NO_SERVICES, **kind.mode})
-    play = Play(kind, table.create(kind.table_type, options=kind.options))
-    play.do_all(history)
-    play.read()
-    if play.is_written:
-        assert play.rows == table.rows()
+    reader = CdcReader(kind, table.create(kind.table_type, options=kind.options))
+    reader.do_all(history)
+    reader.read()
+    if reader.is_written:
+        assert reader.rows == table.rows()

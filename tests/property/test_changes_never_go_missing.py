@@ -37,7 +37,7 @@ class Kind:
 KINDS = {
     "copy on write": Kind("COPY_ON_WRITE", OPTIMISTIC, services=("clustering", "clean", "archive")),
     "merge on read": Kind("MERGE_ON_READ", OPTIMISTIC),
-    "merge on read, nobody waits": Kind(
+    "merge on read, non-blocking": Kind(
         "MERGE_ON_READ",
         NON_BLOCKING,
         BUCKET_INDEX,
@@ -67,7 +67,7 @@ def steps(inner: st.SearchStrategy[object] | None = None) -> st.SearchStrategy[o
 
 
 @dataclass
-class Play:
+class IncrementalReader:
     """A table, and a reader who keeps the newest version of each key."""
 
     kind: Kind
@@ -115,9 +115,9 @@ class Play:
 @given(history=st.lists(steps(steps(steps())), min_size=2, max_size=8))
 def test_a_chain_of_ranges_is_the_table(kind: Kind, history: list[object]) -> None:
     table = WrittenTable(options={**NO_SERVICES, **kind.mode})
-    play = Play(kind, table.create(kind.table_type, options=kind.options))
-    play.do_all(history)
+    reader = IncrementalReader(kind, table.create(kind.table_type, options=kind.options))
+    reader.do_all(history)
     if not load_snapshot(table.storage).timeline.completed_writes:
         return
-    play.read()
-    assert sorted(play.kept.values(), key=str) == table.rows()
+    reader.read()
+    assert sorted(reader.kept.values(), key=str) == table.rows()

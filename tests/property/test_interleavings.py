@@ -66,7 +66,7 @@ class Done:
         return unseen and bool((self.bases | self.logs) & (other.bases | other.logs))
 
 
-class Play:
+class Interleaving:
     """Some processes on one table, a step at a time; every step ends in a table that is right."""
 
     def __init__(self, mode: Concurrency, processes: int) -> None:
@@ -282,21 +282,21 @@ STEPS = st.lists(
 )
 
 
-def play(mode: Concurrency, steps: Iterable[Step]) -> Play:
-    played = Play(mode, processes=3)
+def run_steps(mode: Concurrency, steps: Iterable[Step]) -> Interleaving:
+    interleaving = Interleaving(mode, processes=3)
     for who, what, group, amount in steps:
-        played.step(who, what, group, amount)
-    played.end()
-    return played
+        interleaving.step(who, what, group, amount)
+    interleaving.end()
+    return interleaving
 
 
 @given(st.sampled_from(Concurrency), STEPS)
 @example(Concurrency.SINGLE, [(0, "write_log", 0, 0), (0, "withdraw", 0, 0)])
 def test_writers_in_any_order(mode: Concurrency, steps: list[Step]) -> None:
-    play(mode, steps)
+    run_steps(mode, steps)
 
 
-def test_the_play_can_end_well_and_badly() -> None:
+def test_conflicting_writes_fail_or_both_commit_by_mode() -> None:
     steps: list[Step] = [
         (0, "begin", 0, 0),
         (1, "begin", 0, 0),
@@ -306,8 +306,8 @@ def test_the_play_can_end_well_and_badly() -> None:
         (0, "complete", 0, 0),
     ]
     last = 1  # which comes by in the end
-    assert len(play(Concurrency.OPTIMISTIC, steps).done) == 1 + last
-    assert len(play(Concurrency.NON_BLOCKING, steps).done) == 2 + last
+    assert len(run_steps(Concurrency.OPTIMISTIC, steps).done) == 1 + last
+    assert len(run_steps(Concurrency.NON_BLOCKING, steps).done) == 2 + last
 
 
 # Two processes that each take themselves for the only writer: they have no lock in common, and each

@@ -40,7 +40,7 @@ class Kind:
 KINDS = {
     "simple index": Kind(OPTIMISTIC),
     "bucket index": Kind(OPTIMISTIC, BUCKET_INDEX),
-    "bucket index, nobody waits": Kind(NON_BLOCKING, BUCKET_INDEX, shared=True),
+    "bucket index, non-blocking": Kind(NON_BLOCKING, BUCKET_INDEX, shared=True),
 }
 
 
@@ -79,7 +79,7 @@ def steps(inner: st.SearchStrategy[object] | None = None) -> st.SearchStrategy[o
 
 
 @dataclass
-class Play:
+class Arrivals:
     """A table, and every version of a key that arrived; a delete makes a key uncertain."""
 
     kind: Kind
@@ -152,11 +152,11 @@ class Play:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 @settings(max_examples=sized(12, 500), deadline=None)
 @given(st.lists(steps(steps()), min_size=3, max_size=8))
-def test_whatever_arrives(kind: Kind, play: list[object]) -> None:
+def test_whatever_arrives(kind: Kind, steps: list[object]) -> None:
     options = {**NO_SERVICES, **kind.mode, **kind.options}
     table = WrittenTable(options=options).create("MERGE_ON_READ", event_time="ts")
     table.upsert([event_row("z", 0.5)])
-    Play(kind, table).run(play)
+    Arrivals(kind, table).run(steps)
     while table.services(AT_ONCE).run("compaction"):
         continue
     assert table.rows() == table.rows(optimized=True), "something was left behind"

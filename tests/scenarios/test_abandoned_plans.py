@@ -57,10 +57,10 @@ CASES = {
     "an ordinary plan stays": Case(gone=False, plan={}, minutes=600),
     "so does an ordinary dead execution": Case(gone=False, plan={}, minutes=600, begun=True),
     "a lone writer leaves plans that wait": Case(gone=False, minutes=600, options={}),
-    "but takes back what has died": Case(gone=True, minutes=3, begun=True, options={}),
+    "but rolls back a crashed execution": Case(gone=True, minutes=3, begun=True, options={}),
     "and does not what is alive": Case(gone=False, minutes=3, begun=True, alive=True, options={}),
     "one that is told to be lazy takes both": Case(gone=True, options=LAZY),
-    "nobody takes anything where failed writes stay": Case(
+    "no plan is rolled back where failed writes stay": Case(
         gone=False, minutes=600, begun=True, options={**MULTI_WRITER, POLICY: "NEVER"}
     ),
 }

@@ -52,7 +52,7 @@ def run(fixture: PlanFixture, runner: ServiceRunner) -> None:
 
 
 def fail(fixture: PlanFixture, runner: ServiceRunner) -> None:
-    """Execute a plan over whose file groups somebody is faster."""
+    """Execute a plan whose file groups another process replaces first."""
     engine = InterruptedEngine(lambda: fixture.table.delete_partitions("2026-01-02"))
     with pytest.raises(ConflictError):
         replace(runner, engine=lambda: engine).execute(plan_at(runner))
@@ -63,7 +63,7 @@ def cancel(fixture: PlanFixture, runner: ServiceRunner) -> None:
 
 
 def stop(fixture: PlanFixture, runner: ServiceRunner) -> None:
-    """Execute a plan that somebody cancels on the way."""
+    """Execute a plan that another process cancels on the way."""
     at = plan_at(runner)
 
     def ask(item: int) -> None:
@@ -98,13 +98,13 @@ CASES = {
     "cancelling a plan that waits": Case(cancel),
     "cancelling what has died": Case(cancel, dead, aged=True),
     "asking what may be alive to stop": Case(cancel, dead),
-    "a clean that finds a plan nobody has begun": Case(clean),
+    "a clean that finds a plan without an execution": Case(clean),
     "a clean that finds what has died": Case(clean, dead, aged=True),
     "planning over a plan that waits": Case(plan_over),
     "planning over what has died": Case(plan_over, dead, aged=True),
 }
 
-# How a plan is taken back does not depend on what it is for.
+# How a plan is rolled back does not depend on its service.
 SERVED = {
     f"{name}: {service}": (service, case)
     for name, case in CASES.items()
@@ -164,7 +164,7 @@ def assert_one_plan_for_a_group(fixture: PlanFixture) -> None:
 
 
 def assert_no_cancelled_file_is_visible(fixture: PlanFixture) -> None:
-    """Files of instants that a completed rollback has taken back are gone."""
+    """Files of instants that a completed rollback removed are gone."""
     gone = {r.target.requested_at for r in fixture.rollbacks() if r.instant.is_completed}
     assert [path for at in gone for path in fixture.files_of(at)] == []
 

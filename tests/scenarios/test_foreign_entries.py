@@ -40,7 +40,7 @@ def table(tmp_path: Path) -> WrittenTable:
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
-    """A folder of somebody else, beside the table."""
+    """A foreign folder beside the table."""
     folder = tmp_path / "others"
     (folder / "sub").mkdir(parents=True)
     (folder / "a.txt").write_text("x")

@@ -103,7 +103,7 @@ def test_a_compaction_does_not_begin_over_a_log_file_that_it_does_not_know(
 
 
 def test_nor_does_it_complete_over_one_that_lands_while_it_works() -> None:
-    # With this pause between its heartbeats nobody takes the writer for dead.
+    # With this heartbeat interval the writer does not expire.
     scenario = LateWrite({**FILE_LOCK, "hoodie.client.heartbeat.interval_in_ms": "600000"})
     refused: list[str] = []
 

@@ -172,7 +172,7 @@ def test_storage_that_fails_when_an_execution_wants_to_complete(
 def test_storage_that_fails_for_a_minute_while_it_works(
     service: str, plan: Mapping[str, str]
 ) -> None:
-    """The heartbeat has a minute to spare: nobody takes the execution for dead."""
+    """The heartbeat has a minute to spare: the execution does not expire."""
     fixture = PlanFixture(service)
     at = fixture.schedule(plan)
 

@@ -60,7 +60,7 @@ def with_savepoint(kind: str, later: int = 2) -> WrittenTable:
 
 
 def while_restored(kind: str) -> list[State]:
-    """Readers see the table as it was after one of the writes that are being taken back."""
+    """Readers see the table as it was after one of the writes that are being rolled back."""
     return [state(with_savepoint(kind, later)) for later in range(3)]
 
 
@@ -223,7 +223,7 @@ def at(folder: Path, files: Mapping[str, bytes], **storage: object) -> WrittenTa
 
 
 @dataclass
-class Played:
+class RecordedOperation:
     """An operation that was recorded, and what may be found if the power fails in it."""
 
     operation: Operation
@@ -232,7 +232,7 @@ class Played:
     new: State
 
     @classmethod
-    def of(cls, operation: Operation, kind: str, folder: Path) -> Played:
+    def of(cls, operation: Operation, kind: str, folder: Path) -> RecordedOperation:
         made = operation.make(kind)
         start = {f.path: made.storage.read(f.path) for f in made.storage.list_tree("")}
         table = at(folder, start)
@@ -287,16 +287,16 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_all_that_was_reported_is_there_and_the_next_writer_goes_on(
     operation: Operation, kind: str, folder: Path
 ) -> None:
-    played = Played.of(operation, kind, folder / "live")
-    cuts = [*played.cuts(sized(0, soak=10))]
+    recorded = RecordedOperation.of(operation, kind, folder / "live")
+    cuts = [*recorded.cuts(sized(0, soak=10))]
     assert [cut.reported for cut in cuts[:1]] == [True]
     assert len(cuts) >= 3
     for cut in some(cuts):
         table = at(folder / "cut", cut.files, durable=False)
         try:
-            check(played, table, reported=cut.reported)
+            check(recorded, table, reported=cut.reported)
         except BaseException as error:
-            error.add_note(f"the power cut after {cut.calls} of {len(played.disk)} calls")
+            error.add_note(f"the power cut after {cut.calls} of {len(recorded.disk)} calls")
             raise
         shutil.rmtree(folder / "cut")
 
@@ -319,13 +319,13 @@ def test_a_new_table_is_there_with_all_folders_above_it(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 def test_a_marker_that_is_lost_does_not_keep_its_file_in_the_table(kind: str, folder: Path) -> None:
-    played = Played.of(OPERATIONS["upsert"], kind, folder / "live")
-    disk = played.disk
+    recorded = RecordedOperation.of(OPERATIONS["upsert"], kind, folder / "live")
+    disk = recorded.disk
     # The last moment at which the write is pending, and nothing of it was synced one by one.
     calls = max(n for n in range(len(disk)) if len(unmarked(disk, n)) > 0)
     for files in unmarked(disk, calls):
         table = at(folder / "cut", files, durable=False)
-        check(played, table, reported=False)
+        check(recorded, table, reported=False)
         shutil.rmtree(folder / "cut")
 
 
@@ -354,14 +354,14 @@ def is_of(path: str, instants: set[str]) -> bool:
     return data is not None and data.instant in instants
 
 
-def check(played: Played, table: WrittenTable, *, reported: bool) -> None:
+def check(recorded: RecordedOperation, table: WrittenTable, *, reported: bool) -> None:
     found = state(table)
-    assert found in ([played.new] if reported else played.allowed)
-    played.operation.again(table)
+    assert found in ([recorded.new] if reported else recorded.allowed)
+    recorded.operation.again(table)
     table.upsert([row("last", 1, "after", "2026-01-03")])
     rows, saved = state(table)
     # A rollback that had begun is ended by the next writer; nothing else goes on by itself.
-    assert ([each for each in rows if each["id"] != "last"], saved) in (found, played.new)
+    assert ([each for each in rows if each["id"] != "last"], saved) in (found, recorded.new)
     require_whole(table)
 
 

@@ -145,7 +145,9 @@ ARCHIVED = {
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
-def played(case: Case, start: dict[str, bytes], first: int, later: int) -> tuple[WrittenTable, int]:
+def run_attempts(
+    case: Case, start: dict[str, bytes], first: int, later: int
+) -> tuple[WrittenTable, int]:
     """The table after a write with a slow attempt, and how many calls that attempt has made."""
     clock = ManualClock(first_id=1000)
     clock.sleep(60)
@@ -161,19 +163,19 @@ def played(case: Case, start: dict[str, bytes], first: int, later: int) -> tuple
     return table, slow.calls
 
 
-def plays(case: Case) -> Iterator[tuple[str, WrittenTable]]:
+def all_interruptions(case: Case) -> Iterator[tuple[str, WrittenTable]]:
     start = case.start()
-    _, whole = played(case, start, 10_000, 0)
+    _, whole = run_attempts(case, start, 10_000, 0)
     for first in range(whole):
         # All calls after the stop in the long run; else as many as it takes to make one file.
         for later in range(whole - first + 3) if SOAK else (0, 3):
-            yield f"{first} + {later}", played(case, start, first, later)[0]
+            yield f"{first} + {later}", run_attempts(case, start, first, later)[0]
 
 
 @each_case
 def test_rows_are_exact_whatever_call_an_attempt_dies_at(case: Case) -> None:
     appeared = 0
-    for name, table in plays(case):
+    for name, table in all_interruptions(case):
         appeared += bool(unlisted(table.storage))
         assert table.rows() == case.expected, name
         if not list(table.storage.list_tree(".hoodie/.temp")):
@@ -192,7 +194,7 @@ def test_rows_are_exact_whatever_call_an_attempt_dies_at(case: Case) -> None:
         assert table.rows() == sorted(later.values(), key=str), name
         assert list(table.storage.list_tree(".hoodie/.temp")) == [], name
         assert examine(table.storage, table.clock).is_healthy, name
-    # The plays show something only if some attempt has left a file.
+    # The all_interruptions show something only if some attempt has left a file.
     assert appeared
 
 
@@ -208,7 +210,7 @@ def test_archiving_does_not_pass_what_may_still_appear(case: Case) -> None:
         "hoodie.clean.commits.retained": "1",
     }
     start = case.start()
-    _, whole = played(case, start, 10_000, 0)
+    _, whole = run_attempts(case, start, 10_000, 0)
     for first in range(whole):
         clock = ManualClock(first_id=1000)
         clock.sleep(60)
@@ -253,7 +255,7 @@ def test_twins_without_markers_are_distinguished_by_the_commit() -> None:
 def test_doctor_deletes_files_that_their_commit_does_not_list() -> None:
     case = Case("COPY_ON_WRITE", Operation.BULK_INSERT, NEW)
     table, path = table_with_unlisted_file(case)
-    # Its rows are there twice: nothing but the commit tells that.
+    # Its rows are there twice: only the commit shows which files count.
     assert len(table.rows()) > len(case.expected)
     found = examine(table.storage, later(table))
     assert not found.is_healthy
@@ -279,7 +281,7 @@ def table_with_unlisted_file(case: Case) -> tuple[WrittenTable, str]:
     start = case.start()
     for first in range(100):
         for calls in range(5):
-            table, _ = played(case, start, first, calls)
+            table, _ = run_attempts(case, start, first, calls)
             found = unlisted(table.storage)
             if found:
                 write = load_snapshot(table.storage).timeline.completed_writes[-1]

@@ -98,7 +98,7 @@ def of_streams(spark: SparkSession, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def streamed(spark: SparkSession, folder: Path) -> str:
-    """What a query tells of its progress.
+    """What a query reports of its progress.
 
     Spark gives a Python ten seconds to start, which on a busy machine is not always enough.
     """

@@ -59,7 +59,7 @@ def read(spark: SparkSession, path: Path) -> list[Row]:
 
 def test_files_batch_after_batch(spark: SparkSession, tmp_path: Path) -> None:
     source, target = tmp_path / "in", tmp_path / "table"
-    # All of one second: a time alone would not tell what was read.
+    # All of one second: a time alone would not identify what was read.
     for number in range(3):
         put(source / f"{number}.json", [row(2 * number), row(2 * number + 1)], at=1_000_000)
     options = files(source, **{"lakewright.source.files.max.files": "2"})

@@ -33,7 +33,7 @@ def test_a_compaction_in_a_hostile_folder_with_secrets(
             f"open({str(tmp_path / 'RUN')!r}, 'w')\nraise SystemExit(3)"
         )
     monkeypatch.chdir(folder)
-    # A Java that tells how it was called, and goes on as the real one.
+    # A Java that records how it was called, and continues as the real one.
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     real = Path(os.environ["JAVA_HOME"]) / "bin" / "java"

@@ -22,7 +22,7 @@ def test_the_tutorial_runs_as_it_stands(
     assert "commit 2" in printed, "the compaction"
     assert "0 such rows" in printed
     assert "healthy: nothing found" in printed, "the doctor"
-    assert "2026-01-30" in printed, "what the commands tell of partitions"
+    assert "2026-01-30" in printed, "what the commands print of partitions"
 
 
 def test_it_shows_all_kinds_of_blocks() -> None:

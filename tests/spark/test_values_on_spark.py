@@ -171,7 +171,7 @@ def test_odd_letters_in_partitions_and_in_the_paths_of_tables(
     for frame in (table.read(), spark.read.format("hudi").load(path), table.changes().dataframe):
         found = frame.select("id", "day", "n", "ts").collect()
         assert sorted(map(tuple, found)) == sorted(changed)
-    # A filter on the column that the path tells, on the other one, and on both.
+    # A filter on the column in the path, on the other one, and on both.
     read = table.read()
     picked = {row.day: row.id for row in read.where("n = 1").collect()}
     assert picked == {day: id for id, day, n, _ in changed if n}

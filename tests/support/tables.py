@@ -77,6 +77,20 @@ SCHEMA = pa.schema(
     ]
 )
 
+# The same with columns of types that readers of change data convert.
+CDC_SCHEMA = pa.schema(
+    [
+        *SCHEMA,
+        pa.field("price", pa.decimal128(12, 2)),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("on", pa.date32()),
+        pa.field("blob", pa.binary()),
+        pa.field("tags", pa.list_(pa.int64())),
+        pa.field("info", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])),
+        pa.field("words", pa.map_(pa.string(), pa.float64())),
+    ]
+)
+
 
 def begin_action(
     writer: TransactionManager, action: str, *, requested: bytes = b"", inflight: bytes = b""

@@ -233,7 +233,7 @@ BAD: dict[str, tuple[Callable[[Module], Iterator[str]], str, str]] = {
     "types are bound to the layers too": (
         one_way, "lakewright/scan/scan_plan.py",
         "if TYPE_CHECKING:\n    from lakewright.write.keys import Key"),
-    "nobody below imports the front door": (
+    "no layer imports the front door": (
         one_way, "lakewright/scan/scan_plan.py", "import lakewright"),
     "the API may not import the testing tools": (
         one_way, "lakewright/api/table.py", "import lakewright.testing.draw"),

@@ -15,7 +15,7 @@ SHA256 = hashlib.sha256(GOOD).hexdigest()
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    """Programs that only tell that they were called; Maven brings what a file of the test holds."""
+    """Programs that only record their calls; Maven fetches what a file of the test holds."""
     folder = tmp_path / "bin"
     folder.mkdir()
     programs = {

@@ -39,7 +39,7 @@ QUIET = {"hoodie.clean.automatic": "false", "hoodie.archive.automatic": "false"}
 
 @dataclass(frozen=True)
 class LaterClock(SystemClock):
-    """The clock of somebody who comes when no task of any play can be running."""
+    """A clock so late that no task can be running."""
 
     later_ms: int = HeartbeatSettings().expires_after_ms + 60_000
 

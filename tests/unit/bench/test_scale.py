@@ -147,7 +147,7 @@ def test_a_promise(seconds: list[float], calls: list[int], flat: bool, count: in
 POWERS: dict[str, tuple[list[tuple[float, float]], float | None]] = {
     "a square": ([(10, 300), (100, 30_000), (1_000, 3_000_000)], 2.0),
     "a constant": ([(10, 7), (1_000, 7)], 0.0),
-    "one size tells nothing": ([(10, 7)], None),
+    "one size has no slope": ([(10, 7)], None),
 }
 
 

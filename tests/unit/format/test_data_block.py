@@ -353,7 +353,7 @@ def test_damaged_rows_are_an_error(schema: str, data: bytes) -> None:
     assert caught.value.facts["file_name"] == "a.log"
 
 
-# What only a look at the value itself can tell.
+# What only the value itself shows.
 UNSEEN = {
     "a text that is not UTF-8",
     "an int of more than 32 bits",

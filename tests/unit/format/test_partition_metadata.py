@@ -32,7 +32,7 @@ READINGS = {
             commit_time="20261115212103087", depth=1, last_update_time="20261116000000000"
         ),
     ),
-    "with a line of somebody else": (
+    "with a foreign line": (
         REAL + b"note=x\n",
         PartitionMetadata(commit_time="20261115212103087", depth=1, extra={"note": "x"}),
     ),

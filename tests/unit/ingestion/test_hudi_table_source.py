@@ -543,7 +543,7 @@ REFUSED = {
     "no instants": ({INSTANTS: "0"}, InvalidError, "1 or more"),
     "files of another format": (
         {f"{PREFIX}file.format": "orc"}, UnsupportedError, "not supported"),
-    "a splitter that nobody has registered": (
+    "a splitter that is not registered": (
         {"hoodie.streamer.snapshotload.query.splitter.class.name": "org.example.Mine"},
         InvalidError, "no such splitter.*bounded"),
     "a splitter without bounds": (

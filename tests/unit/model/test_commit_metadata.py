@@ -59,7 +59,7 @@ FACTS = {
         COMMIT.partitions,
         ("p1", "p2", "p3"),
     ),
-    "inserts that have no file group yet clash with nobody": (
+    "inserts that have no file group yet conflict with nothing": (
         COMMIT.file_groups(),
         {("p1", "f1"), ("p2", "f2"), ("p3", "f3")},
     ),

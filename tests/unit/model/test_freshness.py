@@ -78,7 +78,7 @@ SAID: dict[str, tuple[CommitMetadata, Watermarks]] = {
     "one file without times makes completion unknown, and freshness is what is known": (
         commit(stat(times=(5, 6)), stat(times=None)),
         Watermarks(ingested=True, rt_completion=None, rt_freshness=6, uncompacted=log(None))),
-    "a file that brought no row tells nothing of completion": (
+    "a file without rows does not change completion": (
         commit(stat(times=(5, 6)), stat(BASE, None, rows=100, deletes=1, fresh=0)),
         Watermarks(ingested=True, rt_completion=5, rt_freshness=6, uncompacted=log(5))),
     "deletes bring no rows, and their log file waits": (
@@ -98,7 +98,7 @@ SAID: dict[str, tuple[CommitMetadata, Watermarks]] = {
         Watermarks(ro_freshness=9)),
     "what a log compaction wrote once more waits": (
         commit(stat(), operation="LOG_COMPACT"), Watermarks(uncompacted=log(5))),
-    "of deletes in it nobody knows the times": (
+    "the times of deletes in it are unknown": (
         commit(stat(deletes=1), operation="LOG_COMPACT"), Watermarks(uncompacted=log(None))),
     "clustering brings nothing": (
         commit(stat(BASE), operation="CLUSTER"), Watermarks(ro_freshness=9)),

@@ -54,7 +54,7 @@ RULES: dict[str, tuple[dict[str, str], dict[str, str], tuple[ActivePolicy, ...]]
         {},
         (ActivePolicy(YEAR),),
     ),
-    "and where nobody switched it on they are not": (policies(ALL), {}, ()),
+    "and where it is not enabled they are not": (policies(ALL), {}, ()),
     "nor where it was switched off": (
         {"hoodie.ttl.enabled": "false", **policies(ALL)},
         {},
@@ -84,7 +84,7 @@ RULES: dict[str, tuple[dict[str, str], dict[str, str], tuple[ActivePolicy, ...]]
     ),
     "no days are for ever": ({DAYS: "0"}, {}, ()),
     "and so are fewer": ({}, {DAYS: "-1"}, ()),
-    "a type tells what is counted from": (
+    "a type determines from when age counts": (
         {},
         {DAYS: "10", TYPE: "keep_by_creation_time"},
         (ActivePolicy(TEN_DAYS, RetentionBasis.BY_CREATION_TIME),),

@@ -63,7 +63,7 @@ RANGES = {
     "a begin: what completed after it": Case(HOLLOW, {"begin": 3}, "4 1", 10),
     "a begin and an end": Case(HOLLOW, {"begin": 3, "end": 7}, "4", 7),
     "a slow writer that ends after the position is not lost": Case(HOLLOW, {"begin": 7}, "1", 10),
-    "a writer that is inflight blocks nobody": Case(STILL_HOLLOW, {"begin": EARLIEST}, "0 4", 7),
+    "an inflight write blocks no reader": Case(STILL_HOLLOW, {"begin": EARLIEST}, "0 4", 7),
     "the begin belongs to a closed range": Case(
         HOLLOW, {"begin": 3, "end": 7, "range_type": CLOSED}, "0 4", 7
     ),

@@ -243,7 +243,7 @@ class NoLinksNoFlags(NoLinks):
 def without_links(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> LocalStorage:
-    """A folder where flock keeps nobody away either, as between two machines."""
+    """A folder where flock excludes no process, as between two machines."""
     monkeypatch.setattr("fcntl.flock", lambda *_: None)
     return LocalStorage(str(tmp_path), disk=request.param())
 

@@ -584,7 +584,7 @@ def metadata(instant: str, text: str, operation: str) -> CommitMetadata:
 
 
 def as_of(timeline: Timeline, tick: int) -> Timeline:
-    """The timeline as somebody saw it who began at that tick."""
+    """The timeline as a writer that began at that tick saw it."""
     return Timeline.from_instants(
         i
         if i.completed_at is None or i.completed_at <= at(tick)

@@ -23,7 +23,7 @@ def overlapping() -> tuple[WrittenTable, str]:
 
 
 def chain(storage: Storage) -> list[str]:
-    """What somebody gets who reads twice, the second time from where the first one ended."""
+    """The rows of two incremental queries, the second from where the first one ended."""
     first = plan_changes(load_consistent_snapshot(storage))
     then = plan_changes(load_consistent_snapshot(storage), since=first.context.checkpoint)
     tables = [read_plan(storage, plan.plan) for plan in (first, then)]

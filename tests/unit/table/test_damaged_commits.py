@@ -265,7 +265,7 @@ def test_one_whose_predecessors_were_cleaned_is_refused() -> None:
 
 
 def test_an_overwrite_whose_replaced_files_were_cleaned_is_refused() -> None:
-    """No name tells which file groups it replaced: any that was cleaned since may be one."""
+    """No name shows which file groups it replaced: any that was cleaned since may be one."""
     table = made("COPY_ON_WRITE")
     delete_partition(table)
     target = newest(table)

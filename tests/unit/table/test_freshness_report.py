@@ -65,7 +65,7 @@ def test_what_is_complete_is_not_waited_for() -> None:
 
 
 class Acting(ManualClock):
-    """A clock on which something happens while somebody sleeps."""
+    """A clock on which something happens during a sleep."""
 
     def __init__(self, act: Any) -> None:
         super().__init__()

@@ -155,7 +155,7 @@ def test_a_compaction_counts_what_completed_while_it_ran(
 
 
 def test_values_are_not_believed_once_a_write_under_them_was_rolled_back() -> None:
-    """Two slow writers complete after a quick compaction, which is taken back then."""
+    """Two slow writers complete after a quick compaction, which is rolled back then."""
     table = shared()
     done: list[str] = []
 
@@ -266,7 +266,7 @@ def test_a_compaction_lists_no_partition_that_cannot_have_log_files() -> None:
 
 
 def many_logs(*, commits: int, logs: int, with_files: bool) -> CountingStorage:
-    """A table whose timeline tells of log files, by hand; the files are there if asked for."""
+    """A table whose timeline is built with log files; the files exist if wanted."""
     table = tracked_table()
     table.upsert([tracked_row("a", 1)])
     first = load_snapshot(table.storage).timeline.by_completion[-1]

@@ -26,21 +26,6 @@ SETTINGS = HeartbeatSettings()
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def memory(clock: ManualClock) -> MemoryStorage:
-    return MemoryStorage.fresh(now_ms=clock.now_ms)
-
-
-@pytest.fixture
-def storage(memory: MemoryStorage) -> UnreliableStorage:
-    return UnreliableStorage(memory)
-
-
-@pytest.fixture
 def heartbeat(storage: UnreliableStorage, clock: ManualClock) -> Iterator[Heartbeat]:
     heart = Heartbeat(storage, T1, SETTINGS, clock)
     heart.start()

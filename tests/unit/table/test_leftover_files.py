@@ -68,7 +68,7 @@ CASES = {
     "an empty folder of a completed write goes": Case({}, (DONE,), (AT,), empty=(AT,)),
     "markers of an archived write go": Case({MARKER: OLD}, (), (AT,), archived=(AT,)),
     "markers of a pending write stay": Case({MARKER: OLD}, (PENDING,)),
-    "markers of a write that is gone stay: they tell of files": Case({MARKER: OLD}),
+    "markers of a write that is gone stay: they name files": Case({MARKER: OLD}),
     "markers that a task has just made for a completed write stay": Case(
         {MARKER: OLD, MARKER.replace("f.p", "g.p"): YOUNG}, (DONE,)
     ),

@@ -152,7 +152,7 @@ RIVALS: dict[str, tuple[str, str, set[str], str | None]] = {
     "the same id in a partition below": (BASE, f"day=1/x/aaaa-0_0-1-2_{T2}.parquet", {T1}, None),
     "the same id at the top": (BASE, f"aaaa-0_0-1-2_{T2}.parquet", {T1}, None),
     "a writer that is dead": (BASE, MINE_BASE, {T2, T3}, None),
-    "nobody": (BASE, MINE_BASE, set(), None),
+    "no writer": (BASE, MINE_BASE, set(), None),
 }  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def folder(storage: MemoryStorage) -> list[str]:
 DROPPED: dict[str, Mapping[str, str]] = {
     "one that readers trust": {TRUSTED: "column_stats,files", BUILDING: ""},
     "one that is being built": {TRUSTED: "", BUILDING: "files"},
-    "one that somebody died in dropping": {TRUSTED: "", BUILDING: ""},
+    "one whose drop crashed": {TRUSTED: "", BUILDING: ""},
 }
 
 
@@ -114,7 +114,7 @@ REFUSED = {
     "a record index that is being built": {TRUSTED: "files", BUILDING: "record_index"},
     "a secondary index": {TRUSTED: "files,secondary_index_idx_city"},
     "an expression index": {TRUSTED: "files,expr_index_idx_day"},
-    "an index that nobody knows yet": {TRUSTED: "files,vector_index"},
+    "an unknown index": {TRUSTED: "files,vector_index"},
 }
 
 

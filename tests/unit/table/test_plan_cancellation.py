@@ -203,7 +203,7 @@ BAD = {
     "cancelling what is not there": Bad(
         "no plan at this instant", lambda w: w.runner().cancel("1")
     ),
-    "cancelling a time that nobody has": Bad(
+    "cancelling an unknown instant": Bad(
         "no plan at this instant", lambda w: w.runner().cancel(NOWHERE)
     ),
     "cancelling what is no time": Bad(

@@ -32,9 +32,9 @@ class Case:
 CASES = {
     "a plan that waits may be executed": Case(None),
     "so may a cancellable one": Case(None, cancellable=True),
-    "one that somebody executes may not": Case("is being executed", living=True),
+    "one with a live execution may not": Case("is being executed", living=True),
     "nor a cancellable one": Case("is being executed", cancellable=True, living=True),
-    "one that somebody has begun may not": Case(
+    "one whose execution began may not": Case(
         "is being executed", state=State.INFLIGHT, living=True
     ),
     "a dead attempt is rolled back, and the plan executed": Case(None, state=State.INFLIGHT),

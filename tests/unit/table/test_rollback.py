@@ -60,7 +60,7 @@ F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
 
 @dataclass(frozen=True)
 class Case:
-    """A table, the instant to take back, and the rows before and after that."""
+    """A table, the instant to roll back, and the rows before and after that."""
 
     built: BuiltTable
     target: Instant
@@ -185,7 +185,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "a commit whose pending files are missing": commit_without_pending_files,
     "a delta commit": delta_commit,
     "a dead write": dead_write,
-    "a dead write of somebody who makes no markers": dead_write_without_markers,
+    "a failed write without markers": dead_write_without_markers,
     "a dead write, by listing": dead_write_by_listing,
     "a dead write behind a completed one": dead_write_behind_another,
     "a compaction": completed_compaction,

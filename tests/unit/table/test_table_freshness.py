@@ -218,7 +218,7 @@ ALL: dict[str, tuple[Callable[[WrittenTable], None], ViewTimes]] = {
     "a log file without event times makes all unknown": (log_without_times, (None, 50, None, 20)),
     "what a compaction puts into base files is known": (
         log_without_times_compacted, (None, 50, None, 80)),
-    "a compaction that tells no times has put in what its log files held": (
+    "a compaction without times contains what its log files held": (
         compacted_by_one_without_times, (70, 70, 70, 70)),
     "log files under a pending compaction still wait": (pending_compaction, (70, 70, 39, 20)),
     "log files of replaced groups do not wait": (overwritten, (65, 70, 65, 65)),

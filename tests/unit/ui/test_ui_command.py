@@ -235,7 +235,7 @@ def test_a_job_imports_nothing_from_the_folder_of_the_server(
 def test_options_of_a_job_are_in_no_argument(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What runs is a program that tells how it was called, and then goes on as ever."""
+    """Run a program that records how it was called, and then continues."""
     seen = tmp_path / "seen.json"
     spy = tmp_path / "spy"
     spy.write_text(

@@ -31,7 +31,7 @@ WHOLE = HALF + b"\r\n"
 
 
 class Transport:
-    """A connection that only tells whether it was closed."""
+    """A connection that only records whether it was closed."""
 
     def __init__(self) -> None:
         self.aborted = False

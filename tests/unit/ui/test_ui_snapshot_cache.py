@@ -22,7 +22,7 @@ DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 
 
 class Watched:
-    """A table, and somebody who watches it through a storage that counts."""
+    """A table, and a cache that watches it through a storage that counts."""
 
     def __init__(self, table_type: str = "MERGE_ON_READ") -> None:
         self.clock = ManualClock()
@@ -51,7 +51,7 @@ class Watched:
         }
 
     def rows_of_another(self) -> dict[str, tuple[int, int, str]]:
-        """What somebody sees who has just come."""
+        """What a new cache shows."""
         other = Watched.__new__(Watched)
         other.watch = SnapshotCache(self.watch.runner)
         return other.rows()

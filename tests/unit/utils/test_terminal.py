@@ -148,7 +148,7 @@ def read_all(terminal: int) -> Iterator[bytes]:
     while True:
         try:
             data = os.read(terminal, 65536)
-        except OSError:  # Linux tells so that nobody writes any more.
+        except OSError:  # Linux reports so that no process writes any more.
             return
         if not data:
             return

@@ -26,7 +26,7 @@ from lakewright.write.cdc_writer import cdc_schema
 from lakewright.write.writer import Commit
 from support.golden import GoldenTables
 from support.queries import apply_changes, read_changes
-from support.tables import NO_SERVICES, WrittenTable, row
+from support.tables import CDC_SCHEMA, NO_SERVICES, WrittenTable, row
 
 COW, MOR = "COPY_ON_WRITE", "MERGE_ON_READ"
 CHANGES = "hoodie.table.cdc.enabled"
@@ -126,24 +126,10 @@ def test_the_schema_of_change_files_is_real_hudis(golden: GoldenTables) -> None:
     assert ours == theirs
 
 
-TYPES = pa.schema(
-    [
-        *WrittenTable().schema,
-        pa.field("price", pa.decimal128(12, 2)),
-        pa.field("at", pa.timestamp("us", "UTC")),
-        pa.field("on", pa.date32()),
-        pa.field("blob", pa.binary()),
-        pa.field("tags", pa.list_(pa.int64())),
-        pa.field("info", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])),
-        pa.field("words", pa.map_(pa.string(), pa.float64())),
-    ]
-)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_rows_of_every_type_are_logged(mode: str) -> None:
     table = logging_table(mode=mode)
-    table.schema = TYPES
+    table.schema = CDC_SCHEMA
     full = {
         "price": Decimal("-1.50"),
         "at": datetime(2026, 1, 1, 12, tzinfo=UTC),

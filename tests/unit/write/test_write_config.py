@@ -81,10 +81,10 @@ WRONG: dict[str, tuple[str, str]] = {
     "a filter that is not a number": ("hoodie.index.bloom.fpp", "nan"),
     "no buckets": ("hoodie.bucket.index.num.buckets", "0"),
     "negative parallelism": ("hoodie.upsert.shuffle.parallelism", "-2"),
-    "an index that nobody has": ("hoodie.index.type", "TREE"),
-    "a sort mode that nobody has": ("hoodie.bulkinsert.sort.mode", "RANDOM"),
+    "an unknown index": ("hoodie.index.type", "TREE"),
+    "an unknown sort mode": ("hoodie.bulkinsert.sort.mode", "RANDOM"),
     "neither yes nor no": ("hoodie.combine.before.insert", "1"),
-    "a policy that nobody has": ("hoodie.datasource.insert.dup.policy", "keep"),
+    "an unknown policy": ("hoodie.datasource.insert.dup.policy", "keep"),
     "a negative number of retries": ("hoodie.datasource.write.streaming.retry.count", "-1"),
 }
 

@@ -235,7 +235,7 @@ FITTING: dict[str, tuple[WriteSettings, list[str]]] = {
     "digits with naughts before them": (WriteSettings(), ["00045678-3f3e-4c58-b0a5-4a7d-0"]),
 }
 MISFITTING: dict[str, tuple[WriteSettings, list[str]]] = {
-    "buckets that nobody told of": (WriteSettings(), [BUCKET_0, BUCKET_3]),
+    "buckets without an option": (WriteSettings(), [BUCKET_0, BUCKET_3]),
     "very many buckets": (WriteSettings(), [BUCKET_0, "00045678-3f3e-4c58-b0a5-4a7d-0"]),
     "no buckets": (BUCKET, [UUID]),
     "one that is no bucket": (BUCKET, [BUCKET_0, UUID]),
@@ -309,7 +309,7 @@ AGREEING: dict[str, tuple[TableConfig, dict[str, str]]] = {
         {"hoodie.record.merge.mode": "EVENT_TIME_ORDERING"},
     ),
     "the same mark for deleted rows": (table(MARK), MARK),
-    "text of times where nobody knows": (table(), {TEXT_TIMES: "true"}),
+    "text of times where the table does not say": (table(), {TEXT_TIMES: "true"}),
 }
 
 

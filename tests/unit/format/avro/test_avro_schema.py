@@ -55,7 +55,7 @@ TYPES: dict[str, tuple[Any, pa.DataType]] = {
     ),
     "uuid as text": (logical("string", "uuid"), pa.string()),
     "uuid as bytes": (fixed(16, logicalType="uuid"), pa.binary(16)),
-    "a logical type that nobody knows": (logical("long", "moon-phase"), pa.int64()),
+    "an unknown logical type": (logical("long", "moon-phase"), pa.int64()),
     "a logical type of another type": (logical("string", "date"), pa.string()),
     "array": (
         {"type": "array", "items": "long"},

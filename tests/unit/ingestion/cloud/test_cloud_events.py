@@ -93,10 +93,10 @@ S3_MESSAGES = {
         s3_body(record("a", eventName="ObjectCreated:CompleteMultipartUpload")), ["a"], None),
     "an event as other servers name it": (
         s3_body(record(eventName="s3:ObjectCreated:Put")), ["in/a%2Bb.json"], None),
-    "an object that was removed tells nothing": (
+    "an object that was removed is no event": (
         s3_body(record(eventName="ObjectRemoved:Delete")), [], None),
-    "a test event tells nothing": (TEST_EVENT, [], None),
-    "a test event by way of SNS tells nothing": (by_sns(TEST_EVENT), [], None),
+    "a test event is no event": (TEST_EVENT, [], None),
+    "a test event by way of SNS is no event": (by_sns(TEST_EVENT), [], None),
     "no JSON": ("hello", [], "it is not JSON"),
     "no JSON by way of SNS": (by_sns("hello"), [], "it is not JSON"),
     "no object": ("[1]", [], "it is no JSON object"),
@@ -124,7 +124,7 @@ GCS_MESSAGES = {
     "a new object": (json.dumps(GCS_OBJECT), FINALIZE, ["a+b.json"], None),
     "an overwritten object is new": (
         json.dumps(GCS_OBJECT), {**FINALIZE, "overwroteGeneration": "1"}, ["a+b.json"], None),
-    "a deleted object tells nothing": ("", {"eventType": "OBJECT_DELETE"}, [], None),
+    "a deleted object is no event": ("", {"eventType": "OBJECT_DELETE"}, [], None),
     "no kind of event": (json.dumps(GCS_OBJECT), {}, [], "it has no attribute eventType"),
     "no payload": ("", FINALIZE, [], "it is not JSON"),
     "no name": (

@@ -36,7 +36,7 @@ def test_reads_as_real_hudi_does(
 
 
 def in_some_order(changes: list[Change], told: list[Change]) -> list[str]:
-    """Changes to be compared; where real Hudi tells no decimals, ours are left out."""
+    """Changes to be compared; where real Hudi has no decimals, ours are omitted."""
     without = {str(after["id"]) for op, _, after in told if after and "amount" not in after}
 
     def form(row: dict[str, object] | None, op: str) -> dict[str, object] | None:

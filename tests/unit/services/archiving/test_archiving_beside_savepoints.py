@@ -66,7 +66,7 @@ def restore(table: WrittenTable, commits: list[Commit]) -> None:
 REFUSED: dict[str, tuple[tuple[int, ...], Callable[[WrittenTable, list[Commit]], None]]] = {
     "the last commit that is not saved is not saved": ((1,), save),
     "the last commit that is not saved is not rolled back": ((1,), roll_back),
-    "all commits that are not saved are not taken back": ((1, 6), restore),
+    "commits without a savepoint are not rolled back": ((1, 6), restore),
 }
 
 

@@ -135,7 +135,7 @@ CASES = {
         "0 5",
         ArchivingSettings(keep_min=1, keep_max=2, beyond_savepoint=True),
     ),
-    "a commit that nobody saved stays when the newest is saved": Case(
+    "a commit without a savepoint stays when the newest has one": Case(
         """
         commit    ||
         commit      ||
@@ -227,7 +227,7 @@ CASES = {
         """,
         "0",
     ),
-    "but nobody waits for ever for the next one": Case(
+    "but the next one is not awaited for ever": Case(
         one_after_the_other("commit", "clustering", *["commit"] * 28),
         " ".join(str(2 * n) for n in range(29)),
     ),

@@ -102,7 +102,7 @@ CASES = {
     "change files go with the slice of their write": Case(
         FIVE, {"f": "B0 B2 C2 B4 C4 B6 C6"}, "f:B0 f:B2 f:C2", retained=6
     ),
-    "files of pending writes are nobody's to clean": Case(
+    "files of pending writes are not cleaned": Case(
         """
         commit ||
         commit   ||
@@ -113,7 +113,7 @@ CASES = {
         "f:B0",
         retained=4,
     ),
-    "files of instants that nobody knows are a matter of rollbacks": Case(
+    "files of unknown instants are left to rollbacks": Case(
         FIVE, {"f": "B0 B3 B4"}, "f:B0", retained=6
     ),
     "files of archived writes are cleaned as others": Case(
@@ -183,7 +183,7 @@ CASES = {
         retained=4,
         replaced={"f": 2},
     ),
-    "nor is one that somebody writes to": Case(
+    "nor is one with a pending write": Case(
         """
         commit        ||
         replacecommit   ||

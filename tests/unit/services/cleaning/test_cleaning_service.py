@@ -322,7 +322,7 @@ def rolled_back(built: BuiltTable, first: Instant) -> None:
 
 MEANWHILE: dict[str, Callable[[BuiltTable, Instant], None]] = {
     "a savepoint": savepoint,
-    "a plan of somebody else": plan_of_others,
+    "a plan of another writer": plan_of_others,
     "a rollback of all that came after": rolled_back,
 }
 

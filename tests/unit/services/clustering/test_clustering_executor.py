@@ -86,7 +86,7 @@ def test_rows_and_their_meta_columns_stay(table_type: str, options: Mapping[str,
     assert len(metadata.write_stats()) == 2
     assert {len(ids) for ids in metadata.replaced.values()} == {3}
     assert not pending_clusterings(load_snapshot(table.storage))
-    # Every row tells the file that it is in now.
+    # Every row names the file that it is in now.
     names = {(stat.path or "").split("/")[-1] for stat in metadata.write_stats()}
     assert {each["_hoodie_file_name"] for each in table.rows(meta=True)} == names
 

@@ -65,7 +65,7 @@ CASES: dict[str, tuple[dict[str, str], list[str], int, list[str]]] = {
         0,
         ["a2"],
     ),
-    "named ones are taken, also where nobody has looked": (
+    "named ones are taken, also outside of the window": (
         clustering_options(partition_selected="b,/z/", partition_regex_pattern="a"),
         ["a", "b"],
         0,

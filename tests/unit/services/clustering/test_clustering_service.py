@@ -238,7 +238,7 @@ def test_buckets_stay_as_they_are() -> None:
 
 
 def test_buckets_are_known_by_the_names_of_file_groups() -> None:
-    """As on a table of real Hudi, which does not tell."""
+    """As on a table of real Hudi, which does not record them."""
     table = WrittenTable(options=APART).create("MERGE_ON_READ", options=BUCKETS)
     table.upsert([row("a"), row("b")])
     clustered = ClusteredTable(table, {"hoodie.index.type": "SIMPLE"})

@@ -111,7 +111,7 @@ MISSING: dict[
         {NEWEST: "filtered by partition_regex"}),
     "a group of another plan is missing, though real Hudi forgets it": (
         TWO_DAYS, {}, {"a": COMPACTION}, "c b", {NEWEST: f"held by {COMPACTION}"}),
-    "a group without log files is not missing, whoever holds it": (
+    "a group without log files is not missing, held or not": (
         [*TWO_DAYS, compaction_slice("eu", 5, file_id="d")],
         {}, {"d": "clustering 1"}, "c a b", {}),
     "the first reason of a partition stands": (
@@ -175,7 +175,7 @@ def test_many_reasons_are_cut_short() -> None:
 
 @dataclass(frozen=True)
 class Bent:
-    """A strategy that makes of candidates what a test tells it to."""
+    """A strategy whose selection a test sets."""
 
     bend: Callable[[Sequence[Candidate]], list[Candidate]]
 

@@ -223,7 +223,7 @@ class Year2017(FirstTwo):
 
 @dataclass(frozen=True)
 class SeesAll:
-    """A strategy of somebody who knows nothing of incremental planning."""
+    """A strategy that does not know incremental planning."""
 
     def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
         return Selection(candidates[:1])

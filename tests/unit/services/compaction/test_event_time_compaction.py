@@ -31,7 +31,7 @@ ARCHIVE = {
 
 @dataclass
 class Trips(WrittenTable):
-    """A merge-on-read table whose rows tell when they happened."""
+    """A merge-on-read table whose rows have event times."""
 
     options: Mapping[str, str] = field(default_factory=lambda: {**NO_SERVICES, **OPTIMISTIC})
 
@@ -45,7 +45,7 @@ class Trips(WrittenTable):
         return found
 
     def compact(self, hour: float, options: Mapping[str, str] | None = None) -> Commit | Skip:
-        """Compact, and see that nobody is told anything else: before, during and after."""
+        """Compact, and check that queries are unchanged before, during and after."""
         asked = run_queries(self.storage)
         services = self.services({**compact_before(hour), **(options or {})})
         instant = services.schedule("compaction")

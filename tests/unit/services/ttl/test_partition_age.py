@@ -51,7 +51,7 @@ SHORT = {
 
 @dataclass
 class Scene:
-    """A table with TTL on, by the day: what is done to it, and what becomes of a partition."""
+    """A table with TTL on, by the day: what is done to it, and what happens to a partition."""
 
     table: WrittenTable
     clock: ManualClock
@@ -376,5 +376,5 @@ def test_ten_thousand_partitions_are_judged_in_a_few_calls() -> None:
     assert isinstance(plan, TtlPlan)
     assert (len(plan.partitions), len(plan.missing_partitions)) == (1000, 4000)
     assert counting.calls["read_many"] == 2
-    assert counting.calls["list_tree"] == 0, "the timeline tells of all"
+    assert counting.calls["list_tree"] == 0, "the timeline has all"
     assert len(counting.touched) < 5_000 + 100, "the lines of those that would go"

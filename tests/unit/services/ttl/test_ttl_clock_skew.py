@@ -18,7 +18,7 @@ WEEK = '[{"spec":"*","units":"DAYS","value":7}]'
 
 
 class Timed(CountingStorage):
-    """A storage whose own clock tells what it is told."""
+    """A storage with a clock of its own."""
 
     def __init__(self, inner: MemoryStorage, clock: ManualClock) -> None:
         super().__init__(inner)

@@ -44,7 +44,7 @@ def styled(path: str, *, hive_style: bool) -> str:
 def partitions(
     paths: list[str], format: str, start: int, now_ms: int, *, hive_style: bool, days: str = "1"
 ) -> dict[str, bool]:
-    """What becomes of partitions, by their paths without names of columns."""
+    """What happens to partitions, by their paths without names of columns."""
     clock = ManualClock(now_ms - 3_600_000)
     columns = tuple(f"c{n}" for n in range(paths[0].count("/") + 1))
     style = {"hoodie.datasource.write.hive_style_partitioning": str(hive_style).lower()}

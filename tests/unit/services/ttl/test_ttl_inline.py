@@ -156,7 +156,7 @@ def test_nor_where_a_partition_cannot_be_renewed(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def clock_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing can be taken out, whoever asks for it."""
+    """No partition can be deleted, by any request."""
 
     def refuse(*arguments: object) -> None:
         raise UnavailableError("the clock of this machine is ahead of the storage's")

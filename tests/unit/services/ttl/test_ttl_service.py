@@ -328,7 +328,7 @@ SEVERAL = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
 
 
 def interrupted(table: WrittenTable, act: Callable[[], object]) -> Commit | Skip:
-    """Run TTL while somebody acts between its plan and its write, the first time."""
+    """Run TTL while another process acts once between its plan and its write."""
     service = service_by_name("ttl")
     waiting = [act]
     original = type(service).execute

@@ -103,7 +103,7 @@ def _damage_commit(table: WrittenTable) -> None:
 
 
 def _lose_commit(table: WrittenTable) -> None:
-    """As if somebody had deleted a write from the timeline: its files are all that is left."""
+    """As if a write was deleted from the timeline: only its files are left."""
     for file in table.storage.list_files(TIMELINE):
         if file.name.startswith(completed(table)[1].requested_at):
             table.storage.delete(file.path)
@@ -321,7 +321,7 @@ def test_files_that_only_history_knows_are_not_brought_to_light(golden: GoldenTa
         for file in storage.list_files(folder):
             if file.name.startswith(".hoodie_partition_metadata"):
                 storage.delete(file.path)
-        # No commit on the timeline tells of this one.
+        # No commit on the timeline lists this one.
         first = next(f for f in storage.list_files(folder) if f.name.endswith(".parquet"))
         old = snapshot.archived[0].requested_at
         storage.create(

@@ -127,21 +127,6 @@ def test_the_refusal_names_the_thread_that_holds_the_lock() -> None:
         second.verify()
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def memory(clock: ManualClock) -> MemoryStorage:
-    return MemoryStorage.fresh(now_ms=clock.now_ms)
-
-
-@pytest.fixture
-def storage(memory: MemoryStorage) -> UnreliableStorage:
-    return UnreliableStorage(memory)
-
-
 def test_the_file_names_its_owner_and_goes_with_the_lock(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
@@ -344,7 +329,7 @@ class InterruptedAtCall(UnreliableStorage):
 
 
 LEFT_BY_THE_DEAD: dict[str, dict[str, bytes]] = {
-    "nobody had it": {},
+    "it was free": {},
     "real Hudi had it": {LOCK: JAVA, PATH: b'{"expired":false,"validUntil":1,"owner":"dead"}'},
     "it was given back": {PATH: b'{"expired":true,"validUntil":1,"owner":"other"}'},
 }

@@ -29,21 +29,6 @@ from support.processes import HANG_TIMEOUT_S
 QUICK = LockSettings(wait_ms=20, retry_ms=5)
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def memory(clock: ManualClock) -> MemoryStorage:
-    return MemoryStorage.fresh(now_ms=clock.now_ms)
-
-
-@pytest.fixture
-def storage(memory: MemoryStorage) -> UnreliableStorage:
-    return UnreliableStorage(memory)
-
-
 def test_the_document_is_written_as_real_hudi_reads_it(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
