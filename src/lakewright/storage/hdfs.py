@@ -24,7 +24,7 @@ from lakewright.errors import (
     UnsupportedError,
 )
 from lakewright.storage.base import (
-    MOST_THREADS,
+    MAX_THREADS,
     FileStatus,
     MissingFileError,
     Storage,
@@ -270,7 +270,7 @@ class HdfsStorage(Storage):
     @property
     def parallel_listings(self) -> int:
         """How many trees to list concurrently."""
-        return MOST_THREADS
+        return MAX_THREADS
 
     @property
     def root(self) -> str:

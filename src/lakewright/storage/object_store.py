@@ -31,7 +31,7 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
 from lakewright.storage.base import (
-    MOST_THREADS,
+    MAX_THREADS,
     FileStatus,
     MissingFileError,
     VersionedStorage,
@@ -392,7 +392,7 @@ class ObjectStorage(VersionedStorage):
     @property
     def parallel_listings(self) -> int:
         """How many trees to list concurrently."""
-        return MOST_THREADS
+        return MAX_THREADS
 
     @property
     def root(self) -> str:
