@@ -125,7 +125,7 @@ def _lineitem(order: Order, work: Path) -> list[Path]:
 
 
 def _version(system: str, member: Member) -> str:
-    versions = member.ask({"do": "versions"})
+    versions = member.send({"do": "versions"})
     if system in JAR_NAMES:
         system_version = Path(os.environ[JAR_NAMES[system]].split(",")[0]).stem.rpartition("-")[2]
     else:
@@ -138,7 +138,7 @@ def _warm_up(member: Member, source: Source) -> None:
     commits = source.files("tiny")[:1]
     serves = [Kind.COW, *([Kind.MOR] if member.system in HUDIS else [])]
     files = source.files(TINY)
-    member.ask({"do": "warm_up", "files": files, "commits": commits, "serves": serves})
+    member.send({"do": "warm_up", "files": files, "commits": commits, "serves": serves})
 
 
 def _facts(order: Order, versions: dict[str, str], rows: int) -> dict[str, Any]:

@@ -64,19 +64,19 @@ def load(path: str, rows: DataFrame) -> int:
         RETAINED_ROWS: SystemClock(),
     }
     count = 0
-    for which, clock in clocks.items():
+    for kind, clock in clocks.items():
         writer = WriteClient.create(table.storage, _LOADING, clock, rows.sparkSession)
-        part = spark_rows(rows.where(which))
+        part = spark_rows(rows.where(kind))
         count += len(writer.write(Operation.BULK_INSERT, part).partitions)
     return count
 
 
-def jobs(table: lw.Table, most: int) -> Iterator[tuple[str, Job]]:
+def jobs(table: lw.Table, max_partitions: int) -> Iterator[tuple[str, Job]]:
     """What is timed on a loaded table, in order; each gives how many partitions it was about.
 
-    `most` is how many partitions may go in one run.
+    `max_partitions` is how many partitions may go in one run.
     """
-    options = {"hoodie.ttl.max.partitions.per.run": str(most)}
+    options = {"hoodie.ttl.max.partitions.per.run": str(max_partitions)}
     yield "update", table.ttl.update_partitions
     table.ttl.save({"spec": "*", "units": "DAYS", "value": RETAINED_DAYS})
     table.ttl.enable(run_inline=False)

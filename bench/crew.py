@@ -19,7 +19,7 @@ from lakewright.testing.processes import send_request
 
 ROOT = Path(__file__).parents[1]
 # Which variables name the Python and the JARs of a system; ./dev bench sets them.
-_PLACES = {
+_ENVIRONMENT_VARIABLES = {
     HUDI: ("LAKEWRIGHT_INTEROP_PYTHON", "LAKEWRIGHT_HUDI_JAR"),
     DELTA: ("LAKEWRIGHT_PEERS_PYTHON", "LAKEWRIGHT_DELTA_JARS"),
     ICEBERG: ("LAKEWRIGHT_PEERS_PYTHON", "LAKEWRIGHT_ICEBERG_JARS"),
@@ -44,10 +44,10 @@ class Environment:
         java = variables.get("LAKEWRIGHT_INTEROP_JAVA_HOME") or variables.get("JAVA_HOME")
         if system == LAKEWRIGHT:
             return cls(sys.executable, "", java)
-        missing = [name for name in _PLACES[system] if not variables.get(name)]
+        missing = [name for name in _ENVIRONMENT_VARIABLES[system] if not variables.get(name)]
         if missing:
             raise ValueError(f"{system}: {', '.join(missing)} not set; start it by ./dev bench")
-        python, jars = (variables[name] for name in _PLACES[system])
+        python, jars = (variables[name] for name in _ENVIRONMENT_VARIABLES[system])
         return cls(python, jars, java)
 
 
@@ -59,7 +59,7 @@ class Member:
     process: subprocess.Popen[str]
     log: Path
 
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def send(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a request; a WorkerError if there is none."""
         answer: dict[str, Any] | None = send_request(self.process, request)
         if answer is None:
@@ -69,10 +69,10 @@ class Member:
             raise WorkerError(answer["error"])
         return answer
 
-    def ask_measured(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def send_measured(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer with `peak_bytes`, the most memory held meanwhile."""
         with PeakMemory(self.process.pid) as peak:
-            answer = self.ask(request)
+            answer = self.send(request)
         return {**answer, "peak_bytes": peak.bytes}
 
 

@@ -84,7 +84,7 @@ def position(value: float, low: float, high: float) -> float:
 
 def _heading(result: Mapping[str, Any]) -> list[str]:
     size, machine = result["size"], result["machine"]
-    about = f"scale {size['scale']:g}, {result['rows']:,} rows, {machine['cores']} cores"
+    subtitle = f"scale {size['scale']:g}, {result['rows']:,} rows, {machine['cores']} cores"
     keys = [
         f'<rect class="{against}" x="{x}" y="30" width="10" height="10"/>'
         + _text(x + 15, 39, f"against {label}", style="small")
@@ -92,7 +92,7 @@ def _heading(result: Mapping[str, Any]) -> list[str]:
     ]
     loss_key = f'<rect class="loss" x="{LEFT + 330}" y="30" width="10" height="10"/>'
     return [
-        _text(LEFT, 20, f"Lakewright: times faster (right) or slower (left); {about}"),
+        _text(LEFT, 20, f"Lakewright: times faster (right) or slower (left); {subtitle}"),
         *keys,
         loss_key + _text(LEFT + 345, 39, "slower; | target", style="small"),
     ]

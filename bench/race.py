@@ -55,7 +55,7 @@ class Ledger:
     def _total(self, files: Sequence[str], where: str = "") -> Total:
         key = (where, *files)
         if key not in self._totals:
-            answer = self.accountant.ask({"do": "sum", "files": list(files), "where": where})
+            answer = self.accountant.send({"do": "sum", "files": list(files), "where": where})
             self._totals[key] = Total(answer["rows"], answer["checksum"])
         return self._totals[key]
 
@@ -88,7 +88,7 @@ class Race:
     def _take(self, step: Step) -> None:
         member = self.crew[step.process]
         request = request_of(step, self.source)
-        answer = member.ask_measured(request) if step.memory else member.ask(request)
+        answer = member.send_measured(request) if step.memory else member.send(request)
         names = (step.round, step.workload, step.system)
         if step.counted:
             parts: dict[str, list[float]] = {name: answer[name] for name in PARTS if name in answer}

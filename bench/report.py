@@ -68,7 +68,7 @@ def greatest(peak: Table) -> dict[str, float]:
 def slopes(measurements: Iterable[Measurement]) -> dict[str, float]:
     """How much slower the last commits of a system are than its first ones."""
     seconds_by_system: dict[str, list[float]] = {}
-    for measurement in sorted(measurements, key=lambda one: one.round):
+    for measurement in sorted(measurements, key=lambda m: m.round):
         if measurement.workload == "tiny_commit":
             seconds_by_system.setdefault(measurement.system, []).extend(measurement.seconds)
     return {
@@ -108,14 +108,14 @@ def all_ratios(measurements: Sequence[Measurement]) -> Table:
     return {name: ratios for name, ratios in by_workload.items() if ratios}
 
 
-def judged_targets(ratios: Table) -> list[dict[str, Any]]:
+def targets_with_results(ratios: Table) -> list[dict[str, Any]]:
     """Every target with its ratio and whether it is met; None where it was not measured."""
-    judged = []
+    results = []
     for target in TARGETS:
         ratio = ratios.get(target.workload, {}).get(target.against)
         is_met = None if ratio is None else target.is_met(ratio)
-        judged.append({**asdict(target), "ratio": ratio, "met": is_met})
-    return judged
+        results.append({**asdict(target), "ratio": ratio, "met": is_met})
+    return results
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     return {
         **outcome.facts,
         "ratios": _rounded(ratios),
-        "targets": _rounded(judged_targets(ratios)),
+        "targets": _rounded(targets_with_results(ratios)),
         "medians": _rounded(medians(outcome.measurements)),
         "parts": _rounded(part_medians(outcome.measurements)),
         "slopes": _rounded(slopes(outcome.measurements)),
@@ -165,7 +165,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
             "",
             *_memory(result),
             *_targets(result),
-            *_troubles(result),
+            *_problems(result),
         ]
     )
 
@@ -210,7 +210,7 @@ def _targets(result: Mapping[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def _troubles(result: Mapping[str, Any]) -> list[str]:
+def _problems(result: Mapping[str, Any]) -> list[str]:
     failed = [check for check in result["checks"] if not check["agrees"]]
     lines = [
         f"- {check['system']} holds other rows after `{check['workload']}`: "

@@ -133,7 +133,7 @@ class Worker:
 
     def _commits(self, request: Request) -> Answer:
         answers = [self._upsert({**request, "files": [file]}) for file in request["files"]]
-        return {"seconds": [second for one in answers for second in one["seconds"]]}
+        return {"seconds": [second for answer in answers for second in answer["seconds"]]}
 
     def _service(self, request: Request, serve: Callable[[Kind], None]) -> Answer:
         with timed() as seconds:
@@ -248,15 +248,15 @@ class Worker:
 
     def _limit_load(self, request: Request) -> Answer:
         files = len(_base_files(table_folder(self._folder, request["kind"])))
-        with self._bare() as (bare, folder):
-            return {"seconds": [bare.load(request["files"], files, folder)]}
+        with self._limit() as (limit, folder):
+            return {"seconds": [limit.load(request["files"], files, folder)]}
 
     def _limit_rewrite(self, request: Request) -> Answer:
         copy = self._copy_of(request["kind"])
         folders = [copy / name for name in request["partitions"]] or [copy]
         old = [file for folder in folders for file in _base_files(folder)]
-        with self._bare() as (bare, folder):
-            return {"seconds": [bare.rewrite(request["files"], old, folder)]}
+        with self._limit() as (limit, folder):
+            return {"seconds": [limit.rewrite(request["files"], old, folder)]}
 
     def _limit_scan(self, request: Request) -> Answer:
         files = self._read(request, COLUMNS).inputFiles()
@@ -270,7 +270,7 @@ class Worker:
         return self._system.read(Kind(request["kind"]), optimized=optimized, columns=columns)
 
     @contextmanager
-    def _bare(self) -> Iterator[tuple[Any, Path]]:
+    def _limit(self) -> Iterator[tuple[Any, Path]]:
         """The limit and a folder for it, gone afterwards: its memory would be counted as ours."""
         folder = self._folder / "scratch"
         # Arrow is in the environment of Lakewright alone.

@@ -28,9 +28,9 @@ def main() -> list[str]:
     rows = [(1, "Oslo", "2026-01-30"), (2, "Oslo", "2026-01-31"), (3, "Bergen", "2999-01-01")]
     table.upsert(spark.createDataFrame(rows, "id INT, city STRING, day STRING"))
 
-    for verdict in table.ttl.explain():
-        by = verdict.policy.spec if verdict.policy else "no policy"
-        print(f"{verdict.partition:<24} goes at {verdict.expires_at} by {by}")
+    for decision in table.ttl.explain():
+        by = decision.policy.spec if decision.policy else "no policy"
+        print(f"{decision.partition:<24} goes at {decision.expires_at} by {by}")
     print("today:", table.run("ttl"))  # Skip, with its reason: all were written just now
 
     # An entry of today is not yet old. Hudi's own keys go by the day that the path names:

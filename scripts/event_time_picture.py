@@ -148,19 +148,19 @@ Line = Mapping[str, Sequence[tuple[float, float | None]]]
 
 def _panel(title: str, top: int, height: int, solid: Line, dotted: Line) -> Iterable[str]:
     values = [v for lines in (solid, dotted) for day in lines.values() for _, v in day if v]
-    most = max(values)
+    maximum = max(values)
     bottom = top + height
     yield _text(60, top - 8, title, "#333")
     yield f'<path d="M60 {top}V{bottom}H800" fill="none" stroke="#333"/>'
-    for share in (0.5, 1.0):
-        y = bottom - share * height
+    for fraction in (0.5, 1.0):
+        y = bottom - fraction * height
         yield f'<path d="M60 {y}H800" stroke="#ddd"/>' + _text(
-            20, y + 4, f"{most * share:.0f}", "#333"
+            20, y + 4, f"{maximum * fraction:.0f}", "#333"
         )
     for lines, dash in ((solid, ""), (dotted, ' stroke-dasharray="2 3"')):
         for name, day in lines.items():
             points = [
-                f"{60 + hour / 24 * 740:.1f},{bottom - value / most * height:.1f}"
+                f"{60 + hour / 24 * 740:.1f},{bottom - value / maximum * height:.1f}"
                 for hour, value in day
                 if value is not None
             ]

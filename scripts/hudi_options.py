@@ -175,8 +175,10 @@ def refused() -> dict[str, dict[str, str]]:
     for name in hudi_names():
         for use, table in _REFUSED.items():
             if name.lower() in {key.lower() for key in table}:
-                same = next(text for key, text in table.items() if key.lower() == name.lower())
-                refusals.setdefault(name, {})[use] = same
+                harmless_value = next(
+                    text for key, text in table.items() if key.lower() == name.lower()
+                )
+                refusals.setdefault(name, {})[use] = harmless_value
     return refusals
 
 

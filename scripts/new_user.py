@@ -43,7 +43,7 @@ class NewUser:
         self.environment = {**network, **home, "PATH": "/usr/local/bin:/usr/bin:/bin"}
         self.prompt: subprocess.Popen[str] | None = None
         self.activated = False
-        self.stumbles: list[str] = []
+        self.problems: list[str] = []
 
     def paste(self, page: str) -> None:
         """Paste the blocks of a page, one after the other."""
@@ -54,7 +54,7 @@ class NewUser:
             output = self.shell(block) if language == "sh" else self.python(block)
             print(f"{time.monotonic() - started:7.1f} s  {page}: {first[:70]}", flush=True)
             for problem in _WRONG.findall(output):
-                self.stumbles.append(f"{page}, {first}: {problem}")
+                self.problems.append(f"{page}, {first}: {problem}")
             if any(_WRONG.finditer(output)):
                 print(output, flush=True)
 
@@ -77,7 +77,7 @@ class NewUser:
             stderr=subprocess.STDOUT,
         )
         if process.returncode:
-            self.stumbles.append(
+            self.problems.append(
                 f"exit code {process.returncode}: {block.strip()}\n{process.stdout}"
             )
         return process.stdout
@@ -92,10 +92,10 @@ class NewUser:
             if address := _ADDRESS.search(line):
                 with urllib.request.urlopen(address[0], timeout=60) as answer:
                     if b"Lakewright" not in answer.read():
-                        self.stumbles.append(f"{command}: not the page at {address[0]}")
+                        self.problems.append(f"{command}: not the page at {address[0]}")
                 break
         else:
-            self.stumbles.append(f"{command}: no address\n{output}")
+            self.problems.append(f"{command}: no address\n{output}")
         server.send_signal(signal.SIGINT)
         server.communicate(timeout=60)
         return output
@@ -143,10 +143,10 @@ def main() -> int:
         for page in arguments.pages:
             user.paste(page)
             user.leave()
-        for stumble in user.stumbles:
-            print("stumble:", stumble)
-        print(f"{len(user.stumbles)} stumbles")
-        return 1 if user.stumbles else 0
+        for problem in user.problems:
+            print("stumble:", problem)
+        print(f"{len(user.problems)} stumbles")
+        return 1 if user.problems else 0
 
 
 if __name__ == "__main__":

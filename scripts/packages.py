@@ -34,8 +34,8 @@ class Installed:
 
 def build(folder: Path) -> tuple[Path, Path]:
     """Build wheel and source distribution into a folder; give both."""
-    where = ("--python", sys.executable, "--no-build-isolation", "--out-dir", str(folder))
-    uv("build", "-q", "--offline", "--no-cache", *where, str(ROOT))
+    options = ("--python", sys.executable, "--no-build-isolation", "--out-dir", str(folder))
+    uv("build", "-q", "--offline", "--no-cache", *options, str(ROOT))
     return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
 
 
@@ -81,23 +81,25 @@ def install(
     pins = [f"{package.name}=={package.version}{package.marker}" for package in locked]
     pins += [f"pyspark=={spark}.*"] if spark else []
     with tempfile.TemporaryDirectory() as name:
-        asked, constraints, wanted = (
+        requested, constraints, resolved = (
             Path(name) / package for package in ("asked", "pins", "wanted")
         )
-        asked.write_text(f"lakewright[{','.join(extras)}] @ {wheel.as_uri()}\n", "utf-8")
+        requested.write_text(f"lakewright[{','.join(extras)}] @ {wheel.as_uri()}\n", "utf-8")
         constraints.write_text("\n".join(pins), "utf-8")
         resolve = ("compile", "-q", "--no-header", "--no-annotate", "--python", str(python))
-        _here_or_fetched(*resolve, "-c", str(constraints), "-o", str(wanted), str(asked))
-        found = re.findall(r"(?m)^([\w.-]+)==(\S+)", wanted.read_text("utf-8"))
+        _run_offline_first(*resolve, "-c", str(constraints), "-o", str(resolved), str(requested))
+        resolved_pins = re.findall(r"(?m)^([\w.-]+)==(\S+)", resolved.read_text("utf-8"))
         free = [
-            f"{package}=={version}" for package, version in found if (package, version) not in texts
+            f"{package}=={version}"
+            for package, version in resolved_pins
+            if (package, version) not in texts
         ]
         if free and not spark:
             raise RuntimeError(f"not in the lock file: {', '.join(free)}")
-        wanted.write_text("".join(texts.get(package, "") for package in found), "utf-8")
+        resolved.write_text("".join(texts.get(package, "") for package in resolved_pins), "utf-8")
         into = ("install", "-q", "--python", str(python), "--no-deps")
-        _here_or_fetched(*into, "--require-hashes", "-r", str(wanted))
-        _here_or_fetched(*into, *free, str(wheel))
+        _run_offline_first(*into, "--require-hashes", "-r", str(resolved))
+        _run_offline_first(*into, *free, str(wheel))
 
 
 @dataclass(frozen=True)
@@ -123,11 +125,11 @@ def hashed(lock: str) -> list[Locked]:
     ]
 
 
-def _here_or_fetched(*words: str) -> None:
+def _run_offline_first(*arguments: str) -> None:
     try:
-        uv("pip", *words, "--offline")
+        uv("pip", *arguments, "--offline")
     except RuntimeError:
-        uv("pip", *words)
+        uv("pip", *arguments)
 
 
 def packages_in(python: Path) -> set[str]:

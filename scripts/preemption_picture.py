@@ -75,9 +75,9 @@ class Measured:
         }
 
 
-def writer(path: str, more: Mapping[str, str]) -> WriteClient:
+def writer(path: str, options: Mapping[str, str]) -> WriteClient:
     """What writes to the table, and serves it, in a plain loop."""
-    client = WriteClient.create(LocalStorage(path), {**OPTIONS, **more}, SystemClock())
+    client = WriteClient.create(LocalStorage(path), {**OPTIONS, **options}, SystemClock())
     return replace(client, engine=LocalEngine)
 
 
@@ -151,29 +151,29 @@ def _ingest(path: str, seconds: float) -> Measured:
 
 def as_svg(measured: Mapping[str, Measured]) -> str:
     """How long commits took, from the fastest to the slowest."""
-    most = max(max(result.seconds) for result in measured.values())
+    maximum = max(max(result.seconds) for result in measured.values())
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 360" font-family="sans-serif" '
         'font-size="12"><rect width="820" height="360" fill="#fff"/>',
         _text(60, 22, "seconds from the first try to the commit; each commit a point", "#333"),
         '<path d="M60 40V300H800" fill="none" stroke="#333"/>',
     ]
-    for share in (0.5, 1.0):
-        y = 300 - share * 260
+    for fraction in (0.5, 1.0):
+        y = 300 - fraction * 260
         parts.append(f'<path d="M60 {y}H800" stroke="#ddd"/>')
-        parts.append(_text(20, y + 4, f"{most * share:.1f}", "#333"))
+        parts.append(_text(20, y + 4, f"{maximum * fraction:.1f}", "#333"))
     for index, (name, result) in enumerate(measured.items()):
-        parts += _line(name, result, most)
+        parts += _line(name, result, maximum)
         label = f"{name}: {result.refused} of {result.refused + len(result.seconds)} tries refused"
         parts.append(_text(60 + 250 * index, 345, label, COLOURS[name]))
     parts.append(_text(340, 320, "commits, the fastest first", "#333"))
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _line(name: str, measured: Measured, most: float) -> Iterable[str]:
+def _line(name: str, measured: Measured, maximum: float) -> Iterable[str]:
     ordered = sorted(measured.seconds)
     points = [
-        f"{60 + 740 * index / max(1, len(ordered) - 1):.1f},{300 - 260 * value / most:.1f}"
+        f"{60 + 740 * index / max(1, len(ordered) - 1):.1f},{300 - 260 * value / maximum:.1f}"
         for index, value in enumerate(ordered)
     ]
     yield (

@@ -27,7 +27,7 @@ FLAGS = [
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
 SIZE = {"width": 1360, "height": 1500}
-MOST_BYTES = 300_000
+MAX_BYTES = 300_000
 
 
 def take(browser: Browser, url: str, theme: Literal["light", "dark"]) -> Path:
@@ -46,7 +46,7 @@ def take(browser: Browser, url: str, theme: Literal["light", "dark"]) -> Path:
     expect(page.locator("#services article").first).to_be_visible()
     page.screenshot(path=target)
     context.close()
-    if target.stat().st_size > MOST_BYTES:
+    if target.stat().st_size > MAX_BYTES:
         raise AssertionError(f"{target} has {target.stat().st_size} bytes")
     return target
 

@@ -29,7 +29,7 @@ STEPS = {
     "run": "TTL run, finding included",
     "clean": "clean",
 }
-WHO = {"lakewright": "Lakewright", "hudi": "real Hudi", "cluster": "Lakewright, HDFS"}
+SYSTEM_NAMES = {"lakewright": "Lakewright", "hudi": "real Hudi", "cluster": "Lakewright, HDFS"}
 COLOURS = {"lakewright": "#0a7", "hudi": "#c40", "cluster": "#07a"}
 LEFT, WIDTH, BAR, GAP, TOP = 190, 760, 15, 12, 46
 
@@ -56,13 +56,13 @@ def times_of(race: Mapping[str, Any], cluster: Mapping[str, Any] | None) -> tupl
 
 def as_table(times: Times) -> str:
     """The numbers, a row for each step."""
-    shown = [who for who in WHO if any(who in row for row in times.values())]
+    shown = [system for system in SYSTEM_NAMES if any(system in row for row in times.values())]
     lines = [
-        f"| seconds | {' | '.join(WHO[who] for who in shown)} |",
+        f"| seconds | {' | '.join(SYSTEM_NAMES[system] for system in shown)} |",
         f"|---|{'---:|' * len(shown)}",
     ]
     for step, row in times.items():
-        cells = [f"{row[who]:.1f}" if who in row else "" for who in shown]
+        cells = [f"{row[system]:.1f}" if system in row else "" for system in shown]
         lines.append(f"| {STEPS[step]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -76,11 +76,11 @@ def as_svg(times: Times, title: str) -> str:
     for step, row in times.items():
         label = STEPS[step].replace("`", "")
         body.append(_text(LEFT - 8, y + BAR * len(row) / 2 + 4, label, "end"))
-        for who, seconds in row.items():
+        for system, seconds in row.items():
             width = max(1.0, _position(seconds, low, high) - LEFT)
             body.append(
                 f'<rect x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR - 2}" '
-                f'fill="{COLOURS[who]}"/>'
+                f'fill="{COLOURS[system]}"/>'
             )
             body.append(_text(LEFT + width + 5, y + BAR - 4, f"{seconds:.3g} s"))
             y += BAR
@@ -91,9 +91,11 @@ def as_svg(times: Times, title: str) -> str:
         grid.append(f'<path d="M{x:.1f} {TOP - 6}V{y}" stroke="#888" stroke-opacity="0.3"/>')
         grid.append(_text(x, y + 14, f"{10.0**power:g} s", "middle"))
     keys = [
-        f'<rect x="{LEFT + 150 * n}" y="24" width="10" height="10" fill="{COLOURS[who]}"/>'
-        + _text(LEFT + 150 * n + 15, 33, WHO[who])
-        for n, who in enumerate(w for w in WHO if any(w in row for row in times.values()))
+        f'<rect x="{LEFT + 150 * n}" y="24" width="10" height="10" fill="{COLOURS[system]}"/>'
+        + _text(LEFT + 150 * n + 15, 33, SYSTEM_NAMES[system])
+        for n, system in enumerate(
+            w for w in SYSTEM_NAMES if any(w in row for row in times.values())
+        )
     ]
     return "\n".join(
         [

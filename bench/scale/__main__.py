@@ -42,8 +42,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def sizes_of(subject: Subject, options: argparse.Namespace) -> list[int]:
     """The sizes at which a subject is measured; always its smallest."""
-    most = options.most or (max(subject.sizes) if options.full else subject.usual)
-    return [size for size in subject.sizes if size <= most] or [min(subject.sizes)]
+    max_size = options.most or (max(subject.sizes) if options.full else subject.default_size)
+    return [size for size in subject.sizes if size <= max_size] or [min(subject.sizes)]
 
 
 def _measure_apart(subject: Subject, size: int) -> Point:

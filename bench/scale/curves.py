@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bench.scale.meter import Point
 from bench.scale.subject import Subject
 
-MOST_FLAT = 0.2
+MAX_FLAT_EXPONENT = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Curve:
         if len(calls) > 1:
             broken.append(f"{self.name}: storage calls depend on {self.unit}: {sorted(calls)}")
         grows = self.time_exponent
-        if grows is not None and grows >= MOST_FLAT:
+        if grows is not None and grows >= MAX_FLAT_EXPONENT:
             broken.append(f"{self.name}: time grows with {self.unit}, exponent {grows:.2f}")
         return broken
 

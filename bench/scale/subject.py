@@ -11,13 +11,13 @@ class Subject(Protocol):
     """A job whose cost is measured as its table grows.
 
     `unit` is what a size counts. `sizes` are those of a full run, of which a usual one stops at
-    `usual`. A `flat` subject must not depend on the size: the run fails if it does.
+    `default_size`. A `flat` subject must not depend on the size: the run fails if it does.
     """
 
     name: ClassVar[str]
     unit: ClassVar[str]
     sizes: ClassVar[tuple[int, ...]]
-    usual: ClassVar[int]
+    default_size: ClassVar[int]
     flat: ClassVar[bool]
 
     def build(self, size: int) -> Storage:

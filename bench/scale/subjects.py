@@ -9,7 +9,7 @@ from bench.scale.subject import Subject
 from bench.scale.table import Shape, SyntheticTable, completed_at, synthetic_table
 from lakewright.clock import SystemClock
 from lakewright.engine.local import LocalEngine
-from lakewright.model.ttl import ENABLED, MOST_PARTITIONS, POLICIES
+from lakewright.model.ttl import ENABLED, MAX_PARTITIONS, POLICIES
 from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.services.compaction_debt import load_debt
 from lakewright.services.runner import ServiceRunner
@@ -25,7 +25,7 @@ class OverPartitions:
 
     unit: ClassVar[str] = "partitions"
     sizes: ClassVar[tuple[int, ...]] = _PARTITIONS
-    usual: ClassVar[int] = 100_000
+    default_size: ClassVar[int] = 100_000
     flat: ClassVar[bool] = False
 
     def build(self, size: int) -> SyntheticTable:
@@ -38,7 +38,7 @@ class ActiveTimeline:
     name: ClassVar[str] = "active timeline"
     unit: ClassVar[str] = "instants"
     sizes: ClassVar[tuple[int, ...]] = (100, 1_000, 10_000, 100_000)
-    usual: ClassVar[int] = 10_000
+    default_size: ClassVar[int] = 10_000
     flat: ClassVar[bool] = False
 
     def build(self, size: int) -> SyntheticTable:
@@ -54,7 +54,7 @@ class History:
     name: ClassVar[str] = "history"
     unit: ClassVar[str] = "archived instants"
     sizes: ClassVar[tuple[int, ...]] = (100, 1_000, 10_000, 100_000)
-    usual: ClassVar[int] = 100_000
+    default_size: ClassVar[int] = 100_000
     flat: ClassVar[bool] = False
 
     def build(self, size: int) -> SyntheticTable:
@@ -79,7 +79,7 @@ class Slicing:
     name: ClassVar[str] = "slicing"
     unit: ClassVar[str] = "files"
     sizes: ClassVar[tuple[int, ...]] = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
-    usual: ClassVar[int] = 1_000_000
+    default_size: ClassVar[int] = 1_000_000
     flat: ClassVar[bool] = False
 
     def build(self, size: int) -> SyntheticTable:
@@ -200,7 +200,7 @@ class Expired(OverPartitions):
 
     def run(self, storage: Storage) -> object:
         policy = {"spec": "*", "units": "MONTHS", "value": 3}
-        options = {ENABLED: "true", POLICIES: json.dumps([policy]), MOST_PARTITIONS: "1000000000"}
+        options = {ENABLED: "true", POLICIES: json.dumps([policy]), MAX_PARTITIONS: "1000000000"}
         clock = ManualClock(_EARLY_2026_MS)
         plan = ServiceRunner(storage, clock, LocalEngine, options).preview("ttl")
         return plan.partitions

@@ -60,8 +60,8 @@ class System(Protocol):
     def schedule(self, table: Path, *, incremental: bool) -> None:
         """Schedule a compaction of the table in a folder."""
 
-    def ttl(self, table: Path, most: int) -> Iterable[tuple[str, Callable[[], int]]]:
-        """The jobs of the load test of TTL on a table, which may lose `most` partitions at once.
+    def ttl(self, table: Path, max_partitions: int) -> Iterable[tuple[str, Callable[[], int]]]:
+        """The jobs of the load test of TTL, which may delete `max_partitions` partitions at once.
 
         Each is done before the next is asked for, and gives how many partitions it was about.
         """

@@ -86,14 +86,16 @@ class Racer:
             f"call run_compaction(path => '{table}', options => '{options}', op => 'schedule')"
         ).collect()
 
-    def ttl(self, table: Path, most: int) -> Iterable[tuple[str, Callable[[], int]]]:
-        return jobs(self._spark, table, most)
+    def ttl(self, table: Path, max_partitions: int) -> Iterable[tuple[str, Callable[[], int]]]:
+        return jobs(self._spark, table, max_partitions)
 
-    def _call(self, procedure: str, kind: Kind, options: Mapping[str, str], more: str) -> None:
+    def _call(
+        self, procedure: str, kind: Kind, options: Mapping[str, str], more_arguments: str
+    ) -> None:
         option_text = ",".join(f"{key}={value}" for key, value in options.items())
         table = table_folder(self._folder, kind)
         rows = self._spark.sql(
-            f"call {procedure}(path => '{table}', options => '{option_text}', {more})"
+            f"call {procedure}(path => '{table}', options => '{option_text}', {more_arguments})"
         ).collect()
         if not rows or "COMPLETED" not in str(rows):
             raise RuntimeError(f"nothing was done: {rows}")

@@ -17,7 +17,7 @@ _METADATA = "hoodie.metadata.enable"
 Job = Callable[[], int]
 
 
-def jobs(spark: SparkSession, table: Path, most: int) -> Iterator[tuple[str, Job]]:
+def jobs(spark: SparkSession, table: Path, max_partitions: int) -> Iterator[tuple[str, Job]]:
     """What is timed, in order; each gives how many partitions it was about.
 
     Finding is its own strategy, asked as `run_ttl` asks it. It lists files here, as Lakewright
@@ -25,7 +25,7 @@ def jobs(spark: SparkSession, table: Path, most: int) -> Iterator[tuple[str, Job
     """
     options = {
         "hoodie.partition.ttl.strategy.days.retain": str(RETAINED_DAYS),
-        "hoodie.partition.ttl.strategy.max.delete.partitions": str(most),
+        "hoodie.partition.ttl.strategy.max.delete.partitions": str(max_partitions),
         "hoodie.clean.automatic": "false",
         "hoodie.archive.automatic": "false",
         _METADATA: "false",
@@ -62,9 +62,9 @@ def _cleaned(spark: SparkSession, name: str, options: Mapping[str, str], policy:
 
 
 def _call(
-    spark: SparkSession, procedure: str, name: str, options: Mapping[str, str], more: str
+    spark: SparkSession, procedure: str, name: str, options: Mapping[str, str], more_arguments: str
 ) -> list[Row]:
     option_text = ",".join(f"{key}={value}" for key, value in options.items())
     return spark.sql(
-        f"call {procedure}(table => '{name}', {more}, options => '{option_text}')"
+        f"call {procedure}(table => '{name}', {more_arguments}, options => '{option_text}')"
     ).collect()

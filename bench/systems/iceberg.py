@@ -71,7 +71,7 @@ class Racer:
     def schedule(self, table: Path, *, incremental: bool) -> None:
         raise NotImplementedError
 
-    def ttl(self, table: Path, most: int) -> Iterable[tuple[str, Callable[[], int]]]:
+    def ttl(self, table: Path, max_partitions: int) -> Iterable[tuple[str, Callable[[], int]]]:
         raise NotImplementedError
 
     def forget(self) -> None:

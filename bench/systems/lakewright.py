@@ -80,8 +80,8 @@ class Racer:
         options = {**COMPACT_NOW, INCREMENTAL: str(incremental).lower()}
         self._require(lw.open(str(table), spark=self._spark).schedule("compaction", options))
 
-    def ttl(self, table: Path, most: int) -> Iterable[tuple[str, Callable[[], int]]]:
-        return jobs(lw.open(str(table), spark=self._spark), most)
+    def ttl(self, table: Path, max_partitions: int) -> Iterable[tuple[str, Callable[[], int]]]:
+        return jobs(lw.open(str(table), spark=self._spark), max_partitions)
 
     def _require(self, result: object) -> None:
         if not result:

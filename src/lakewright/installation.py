@@ -223,14 +223,16 @@ def _load_stream(original: Callable[..., Any]) -> Callable[..., Any]:
         all_options = captured.all_options(options)
         for key in ignored_stream_options(all_options):
             warnings.warn(f"option {key} has no effect on a stream", stacklevel=2)
-        given_schema = schema or captured.schema
+        requested_schema = schema or captured.schema
         # A stream with a schema keeps its columns even if the table gets new ones.
-        all_options = {**({NEW_COLUMNS: "ignore"} if given_schema else {}), **all_options}
+        all_options = {**({NEW_COLUMNS: "ignore"} if requested_schema else {}), **all_options}
         all_options = {**all_options, "path": _one_path(path, all_options)}
         # Storage options of the session are passed with the data source, not as options.
         register_source(spark)
         source_options = {**session_storage_options(spark), **all_options}
-        columns = stream_schema(source_options, struct_of(given_schema) if given_schema else None)
+        columns = stream_schema(
+            source_options, struct_of(requested_schema) if requested_schema else None
+        )
         return original(self, all_options.pop("path"), FORMATS[0], columns, **all_options)
 
     return load

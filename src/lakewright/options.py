@@ -54,22 +54,22 @@ def option_keys(*families: type[Any]) -> frozenset[str]:
 
 def ignored_options(
     options: Mapping[str, str],
-    honoured: Iterable[str],
+    supported: Iterable[str],
     refused: Mapping[str, str],
     *,
-    elsewhere: Iterable[str] = (),
+    consumed: Iterable[str] = (),
 ) -> list[str]:
     """Check option names and return those that Hudi has and this library ignores.
 
     `refused` maps keys that would change the result to the one value that means the same as leaving
-    the key out. `elsewhere` holds keys that the caller has already consumed: they only serve as
+    the key out. `consumed` holds keys that the caller has already consumed: they only serve as
     suggestions for misspelled ones.
 
     Raises:
         InvalidError: an option does not exist.
         UnsupportedError: a refused option has another value than the permitted one.
     """
-    accepted = set(honoured)
+    accepted = set(supported)
     ignored = []
     for key, value in options.items():
         if key in accepted:
@@ -80,7 +80,7 @@ def ignored_options(
         elif key in HUDI_OPTIONS:
             ignored.append(key)
         else:
-            raise unknown_option(key, {*accepted, *elsewhere, *HUDI_OPTIONS})
+            raise unknown_option(key, {*accepted, *consumed, *HUDI_OPTIONS})
     return ignored
 
 
@@ -117,13 +117,13 @@ def parse_bool(text: str) -> bool:
     return value
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Return a parser for integers that are `least` or greater."""
+def at_least(minimum: int) -> Callable[[str], int]:
+    """Return a parser for integers that are `minimum` or greater."""
 
     def parse(text: str) -> int:
         number = int(text)
-        if number < least:
-            raise ValueError(f"{least} or more expected")
+        if number < minimum:
+            raise ValueError(f"{minimum} or more expected")
         return number
 
     return parse

@@ -333,7 +333,7 @@ def unmarked(disk: RecordedDisk, calls: int) -> list[dict[str, bytes]]:
     """What may be found where one marker of a pending write is missing, and another is there."""
     cut = disk.after(calls)
     found = []
-    for number in range(cut.unsure):
+    for number in range(cut.unsynced_count):
         files = cut.without(number)
         marked = {
             path.split("/", 3)[3].partition(".marker.")[0]

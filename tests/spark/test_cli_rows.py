@@ -72,7 +72,7 @@ def test_rows_of_a_table_are_the_same(name: str, golden: GoldenTables, spark: Sp
         chosen = parse_filter(text, plan.schema)
         assert chosen is not None
         batches = read_local(
-            storage, prune_partitions(plan, chosen), chosen=chosen, columns=["id", "ts"]
+            storage, prune_partitions(plan, chosen), row_filter=chosen, columns=["id", "ts"]
         )
         here = sorted((r["id"], r["ts"]) for batch in batches for r in batch.to_pylist())
         rows = scan_slices(spark, storage, plan).where(text).select("id", "ts").collect()

@@ -72,7 +72,7 @@ def test_masked_and_merged_scans_agree(
     monkeypatch.setattr(plans, "_MIN_BASE_TO_LOG_RATIO", 0)
     found = []
     for least in (0, 1 << 60):
-        monkeypatch.setattr(plans, "_LEAST_MASKED_BYTES", least)
+        monkeypatch.setattr(plans, "_MIN_MASKED_BYTES", least)
         result = query(table.read())
         found.append(sorted(map(str, result.collect())))
     assert found[0] == found[1]
@@ -83,7 +83,7 @@ def test_a_filter_on_the_partition_reaches_both_sides_of_the_mask(
     table: lw.Table, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(plans, "_MIN_BASE_TO_LOG_RATIO", 0)
-    monkeypatch.setattr(plans, "_LEAST_MASKED_BYTES", 0)
+    monkeypatch.setattr(plans, "_MIN_MASKED_BYTES", 0)
     table.read().where("part = 1").select("ts").explain()
     plan = capsys.readouterr().out
     assert "LeftAnti" in plan

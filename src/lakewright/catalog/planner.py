@@ -157,7 +157,7 @@ class TableMetadata:
 
     snapshot: Snapshot
     settings: SyncSettings
-    more: Mapping[str, str]
+    extra_properties: Mapping[str, str]
 
     def catalog_table(self, *, read_optimized: bool) -> CatalogTable:
         """Return the table for one of its names."""
@@ -169,7 +169,7 @@ class TableMetadata:
         properties = {
             "EXTERNAL": "TRUE",
             **dict(self.settings.properties),
-            **self.more,
+            **self.extra_properties,
             **spark_properties(schema, options, [name for name, _ in partition_columns]),
             **sync_position(self.snapshot),
         }

@@ -51,9 +51,12 @@ class SyncResult:
 
 
 def sync_table(
-    snapshot: Snapshot, settings: SyncSettings, catalog: MetaCatalog, more: Mapping[str, str]
+    snapshot: Snapshot,
+    settings: SyncSettings,
+    catalog: MetaCatalog,
+    extra_properties: Mapping[str, str],
 ) -> tuple[SyncResult, ...] | Skip:
-    """Sync a catalog with a snapshot of a table; `more` are properties to set.
+    """Sync a catalog with a snapshot of a table; `extra_properties` are properties to set.
 
     Partitions are changed first and the sync position last: after a crash in between, the next sync
     makes the same changes again.
@@ -61,7 +64,7 @@ def sync_table(
     check_partition_fields(snapshot.config, settings)
     if snapshot.avro_schema() is None:
         return Skip("the table has no schema yet: nothing was written")
-    table = TableMetadata(snapshot, settings, more)
+    table = TableMetadata(snapshot, settings, extra_properties)
     catalog.ensure_database(settings.database, create=settings.create_database)
     return tuple(
         _sync_name(table, catalog, name, read_optimized=optimized)

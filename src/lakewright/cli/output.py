@@ -95,30 +95,30 @@ class OutputSummary:
     Attributes:
         head: Facts on the result, by name.
         shown: The number of rows that the table format shows; None for all.
-        more: The option that shows more rows.
+        more_option: The option that shows more rows.
     """
 
     head: dict[str, Any] = field(default_factory=dict)
     shown: int | None = None
-    more: str = ""
+    more_option: str = ""
 
 
 @contextmanager
 def writing(
-    form: str, out: str | None, schema: pa.Schema, summary: OutputSummary
+    format: str, out: str | None, schema: pa.Schema, summary: OutputSummary
 ) -> Iterator[Sink]:
     """Return a sink that writes batches in a format, to a new file or to stdout."""
     if out is None:
         # `_write_table` prints through a console, which escapes control characters itself.
-        escaped = sys.stdout.isatty() and form != "table"
-        with FORMATS[form](
+        escaped = sys.stdout.isatty() and format != "table"
+        with FORMATS[format](
             SafeFile(sys.stdout) if escaped else sys.stdout, schema, summary
         ) as sink:
             yield sink
         return
     with (
-        _new_file(out, binary=form == "parquet") as file,
-        FORMATS[form](file, schema, summary) as sink,
+        _new_file(out, binary=format == "parquet") as file,
+        FORMATS[format](file, schema, summary) as sink,
     ):
         yield sink
 
@@ -170,7 +170,7 @@ def _write_table(file: IO[str], schema: pa.Schema, summary: OutputSummary) -> It
             text = ", ".join(value) or "none" if isinstance(value, list) else value
             say(f"{name}: {text}", err=True)
     if summary.shown is not None and count > summary.shown:
-        say(f"the first {summary.shown} rows; {summary.more} shows more", err=True)
+        say(f"the first {summary.shown} rows; {summary.more_option} shows more", err=True)
 
 
 @contextmanager

@@ -212,7 +212,7 @@ class Reading:
     plan: ScanPlan | CdcScanPlan
     names: tuple[str, ...]
     limit: int | None = None
-    chosen: RowFilter | None = None
+    row_filter: RowFilter | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -221,7 +221,7 @@ class Reading:
 
     def fits_in_process(self) -> bool:
         """Whether this process can read it in a short time."""
-        bounded = self.limit is not None and self.chosen is None
+        bounded = self.limit is not None and self.row_filter is None
         return bounded or plan_bytes(self.plan) <= MAX_LOCAL_BYTES
 
 
@@ -244,7 +244,9 @@ def show_read(request: ReadRequest, *, as_of: str | None, optimized: bool) -> No
     limit = _SHOWN_ROWS + 1 if request.limit is None and request.form == "table" else request.limit
     reading = Reading(storage, plan, names, limit, row_filter)
     summary = OutputSummary(
-        {"table": storage.root, "as_of": time}, shown=_max_shown_rows(request), more="--limit"
+        {"table": storage.root, "as_of": time},
+        shown=_max_shown_rows(request),
+        more_option="--limit",
     )
     _write(request, reading, summary, spark=filtered_by_spark)
 
@@ -278,7 +280,7 @@ def show_changes(
     _write(
         request,
         reading,
-        OutputSummary(head, shown=_max_shown_rows(request), more="another --format"),
+        OutputSummary(head, shown=_max_shown_rows(request), more_option="another --format"),
         spark=False,
     )
 
@@ -323,7 +325,7 @@ def _read_with_bar(request: ReadRequest, reading: Reading, stack: ExitStack) -> 
     for batch in read_local(
         reading.storage,
         reading.plan,
-        chosen=reading.chosen,
+        row_filter=reading.row_filter,
         columns=reading.names,
         limit=reading.limit,
         on_progress=bar.advance,

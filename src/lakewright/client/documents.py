@@ -76,20 +76,20 @@ def _event_time_document(plan: CompactionPlan | ClusteringPlan) -> Document:
     }
 
 
-def decision_document(verdict: TtlDecision) -> Document:
+def decision_document(decision: TtlDecision) -> Document:
     """Return the document of a TTL decision on a partition."""
-    policy = verdict.policy
+    policy = decision.policy
     policy_text = f"{policy.spec}: {policy.value} {policy.units}" if policy is not None else None
     return {
-        "partition": verdict.partition,
+        "partition": decision.partition,
         "policy": policy_text,
-        "reference": verdict.reference,
-        "source": verdict.source,
-        "expires_at": verdict.expires_at,
-        "expired": verdict.expired,
-        "blocked_by": verdict.blocked_by,
-        "files_gone_at": verdict.files_deleted_at,
-        "rows_before": verdict.rows_before,
+        "reference": decision.reference,
+        "source": decision.source,
+        "expires_at": decision.expires_at,
+        "expired": decision.expired,
+        "blocked_by": decision.blocked_by,
+        "files_gone_at": decision.files_deleted_at,
+        "rows_before": decision.rows_before,
     }
 
 

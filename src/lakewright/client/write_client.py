@@ -89,8 +89,8 @@ class WriteClient:
         """
         known_keys = service_keys() | RUN_KEYS | INLINE_KEYS | SYNC_KEYS | added_options()
         opened_storage = storage if isinstance(storage, OpenedStorage) else OpenedStorage(storage)
-        given_options = {key: str(value) for key, value in (options or {}).items()}
-        checked = check_write_options(other_options(given_options), also=known_keys)
+        string_options = {key: str(value) for key, value in (options or {}).items()}
+        checked = check_write_options(other_options(string_options), also=known_keys)
         if checked.async_services:
             text = ", ".join(checked.async_services)
             warnings.warn(
@@ -102,7 +102,7 @@ class WriteClient:
             warnings.warn(f"option {key} has no effect on writing", stacklevel=4)
         sync_settings(checked.values)
         return cls(
-            with_metrics(opened_storage.with_options(given_options).storage, checked.values),
+            with_metrics(opened_storage.with_options(string_options).storage, checked.values),
             clock or SystemClock(),
             checked.values,
             partial(spark_engine, spark, checked.values),

@@ -29,12 +29,12 @@ def read_local(
     storage: Storage,
     plan: ScanPlan | CdcScanPlan,
     *,
-    chosen: RowFilter | None = None,
+    row_filter: RowFilter | None = None,
     columns: Sequence[str] | None = None,
     limit: int | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Return the rows of a plan that pass the filter `chosen`, at most `limit` rows.
+    """Return the rows of a plan that pass the filter `row_filter`, at most `limit` rows.
 
     `columns` selects columns. `on_progress` is called with the bytes of each part of the plan, once
     its rows were read.
@@ -44,8 +44,8 @@ def read_local(
         if remaining == 0:
             return
         for table in map(_as_table, batches):
-            if chosen is not None:
-                table = table.filter(chosen.expression)
+            if row_filter is not None:
+                table = table.filter(row_filter.expression)
             if columns is not None:
                 table = table.select(list(columns))
             table = table.slice(0, remaining)
@@ -57,10 +57,10 @@ def read_local(
             on_progress(size)
 
 
-def prune_partitions(plan: ScanPlan, chosen: RowFilter) -> ScanPlan:
+def prune_partitions(plan: ScanPlan, row_filter: RowFilter) -> ScanPlan:
     """Return the plan without partitions that cannot contain a row that passes the filter."""
     slices = [
-        s for s in plan.slices if may_match(s.partition, plan.path_columns, chosen.comparisons)
+        s for s in plan.slices if may_match(s.partition, plan.path_columns, row_filter.comparisons)
     ]
     return plan.with_slices(slices)
 

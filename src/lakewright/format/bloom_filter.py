@@ -44,7 +44,7 @@ class BloomSettings:
     kind: BloomType = BloomType.DYNAMIC
     entries: int = 60_000
     false_positives: float = 1e-9
-    most_entries: int = 100_000
+    max_entries: int = 100_000
 
     @property
     def bits(self) -> int:
@@ -148,7 +148,7 @@ def _rows_of(count: int, settings: BloomSettings) -> tuple[npt.NDArray[np.int64]
     if settings.kind is BloomType.SIMPLE:
         return np.zeros(count, np.int64), 1, 0
     size = settings.entries
-    max_rows = max(1, math.ceil(settings.most_entries / size))
+    max_rows = max(1, math.ceil(settings.max_entries / size))
     rows = min(max_rows, max(1, math.ceil(count / size)))
     row_of = order // size
     # Once all rows are full, keys go to the rows in turn. As in Hudi, row 0 gets the first two.

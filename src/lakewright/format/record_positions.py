@@ -59,8 +59,8 @@ def record_positions(block: LogBlock, records: int) -> RecordPositions | None:
         raise block.corrupt(error.message, **error.facts) from error
 
 
-def parse_positions(text: str, most: int) -> Positions:
-    """Parse the positions, ascending; more than `most` are an error.
+def parse_positions(text: str, max_positions: int) -> Positions:
+    """Parse the positions, ascending; more than `max_positions` are an error.
 
     A run of a few bytes can represent 2^16 positions, so the length of the text is no bound. The
     cardinalities of the containers are therefore checked before the containers are expanded.
@@ -74,8 +74,8 @@ def parse_positions(text: str, most: int) -> Positions:
     # The bucket count is untrusted. Each bucket takes bytes: a wrong count runs into the end.
     while len(parts) <= buckets:
         (high,) = reader.numbers("<I")
-        low = np.concatenate([np.zeros(0, np.uint64), *_containers(reader, most)])
-        most -= len(low)
+        low = np.concatenate([np.zeros(0, np.uint64), *_containers(reader, max_positions)])
+        max_positions -= len(low)
         parts.append((np.uint64(high) << np.uint64(32)) | low)
     if reader.at != len(reader.data):
         raise CorruptError("record positions go on after their end")

@@ -87,12 +87,12 @@ def or_else(default: Any) -> FieldCodec:
     return FieldCodec(lambda stored: default if stored is None else stored, _identity)
 
 
-def required(what: str, shape: FieldCodec = PLAIN) -> FieldCodec:
+def required(name: str, shape: FieldCodec = PLAIN) -> FieldCodec:
     """A value that may be null in the format, but without which the record is useless."""
 
     def parse(stored: Any) -> Any:
         if stored is None:
-            raise CorruptError(f"the metadata lacks {what}")
+            raise CorruptError(f"the metadata lacks {name}")
         return shape.parse(stored)
 
     return FieldCodec(parse, shape.format)
@@ -106,7 +106,7 @@ def optional(shape: FieldCodec) -> FieldCodec:
     )
 
 
-def many(shape: FieldCodec) -> FieldCodec:
+def list_of(shape: FieldCodec) -> FieldCodec:
     """A tuple of values; null items are ignored."""
     return FieldCodec(
         lambda stored: tuple(shape.parse(item) for item in stored or () if item is not None),
@@ -173,7 +173,7 @@ _WRITE_STAT = record(
     ),
 )
 _COMMIT_FIELDS = {
-    "stats": stored("partitionToWriteStats", keyed(many(_WRITE_STAT))),
+    "stats": stored("partitionToWriteStats", keyed(list_of(_WRITE_STAT))),
     "compacted": stored("compacted", _FALSE_IF_NULL),
     "extra": _EXTRA,
     "version": _VERSION,
@@ -190,7 +190,7 @@ COMPACTION_PLAN = record(
     CompactionPlan,
     operations=stored(
         "operations",
-        many(
+        list_of(
             record(
                 CompactionOperation,
                 base_instant=stored("baseInstantTime", required("a base instant")),
@@ -225,7 +225,7 @@ _CLUSTERING_GROUP = record(
     ClusteringGroup,
     slices=stored(
         "slices",
-        many(
+        list_of(
             record(
                 ClusteringSlice,
                 base_path=stored("dataFilePath"),
@@ -244,7 +244,7 @@ _CLUSTERING_GROUP = record(
 )
 _CLUSTERING_PLAN = record(
     ClusteringPlan,
-    groups=stored("inputGroups", many(_CLUSTERING_GROUP)),
+    groups=stored("inputGroups", list_of(_CLUSTERING_GROUP)),
     strategy=stored(
         "strategy",
         optional(
@@ -291,7 +291,7 @@ CLEAN_PLAN = record(
     policy=stored("policy"),
     bare_files=stored("filesToBeDeletedPerPartition", keyed(TEXTS)),
     version=_VERSION,
-    files=stored("filePathsToBeDeletedPerPartition", keyed(many(_CLEAN_FILE))),
+    files=stored("filePathsToBeDeletedPerPartition", keyed(list_of(_CLEAN_FILE))),
     deleted_partitions=stored("partitionsToBeDeleted", TEXTS),
     extra=_EXTRA,
 )
@@ -326,7 +326,7 @@ ROLLBACK_PLAN = record(
     instant=stored("instantToRollback", required("the instant to roll back", _INSTANT)),
     requests=stored(
         "RollbackRequests",
-        many(
+        list_of(
             record(
                 RollbackRequest,
                 partition=stored("partitionPath"),
@@ -360,7 +360,7 @@ ROLLBACK = record(
         ),
     ),
     version=_VERSION,
-    instants=stored("instantsRollback", many(_INSTANT)),
+    instants=stored("instantsRollback", list_of(_INSTANT)),
     **_CAUSE,
 )
 SAVEPOINT = record(
@@ -382,7 +382,7 @@ SAVEPOINT = record(
 )
 RESTORE_PLAN = record(
     RestorePlan,
-    instants=stored("instantsToRollback", many(_INSTANT)),
+    instants=stored("instantsToRollback", list_of(_INSTANT)),
     version=_VERSION,
     savepoint=stored("savepointToRestoreTimestamp"),
 )
@@ -391,14 +391,14 @@ RESTORE = record(
     started_at=stored("startRestoreTime"),
     took_ms=stored("timeTakenInMillis"),
     commits=stored("instantsToRollback", TEXTS),
-    rollbacks=stored("hoodieRestoreMetadata", keyed(many(ROLLBACK))),
+    rollbacks=stored("hoodieRestoreMetadata", keyed(list_of(ROLLBACK))),
     version=_VERSION,
-    instants=stored("restoreInstantInfo", many(_INSTANT)),
+    instants=stored("restoreInstantInfo", list_of(_INSTANT)),
 )
 
 _INDEX_PARTITIONS = stored(
     "indexPartitionInfos",
-    many(
+    list_of(
         record(
             IndexPartition,
             version=_VERSION,

@@ -146,7 +146,7 @@ def _next_batch(
     if unread.is_empty or not (unread.from_beginning or _has_rows(unread)):
         return None
     if splitter is not None and (unread.from_beginning or unread.archived):
-        return split_load(unread, splitter, least=position.through)
+        return split_load(unread, splitter, min_end=position.through)
     return unread if unread.from_beginning else _bounded(unread, settings.num_instants, position)
 
 

@@ -90,7 +90,7 @@ def next_range(
     *,
     topic: str,
     from_latest: bool,
-    most: int,
+    max_messages: int,
 ) -> OffsetRange:
     """Return the offsets of the next batch of a topic with messages from `first` up to `last`.
 
@@ -104,7 +104,7 @@ def next_range(
         _check(after, last, topic)
     next_offsets = after.next if after is not None else (last if from_latest else {})
     start = {partition: next_offsets.get(partition, first.get(partition, 0)) for partition in last}
-    end = _share_limit(start, last, most)
+    end = _share_limit(start, last, max_messages)
     waiting = _distance(end, last)
     return OffsetRange(Offsets(topic, start), Offsets(topic, end), waiting)
 
@@ -378,7 +378,7 @@ class KafkaSource(Source):
             last,
             topic=self.settings.topic,
             from_latest=self.settings.reset == "latest",
-            most=self.settings.max_events,
+            max_messages=self.settings.max_events,
         )
         if after is None:
             # The end of the topic moves on; messages after this first call are to be read.

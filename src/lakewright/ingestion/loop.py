@@ -306,15 +306,15 @@ def ingestion(
     clock: Clock | None = None,
 ) -> Ingestion:
     """Create an ingestion without starting it, after all checks that need no data."""
-    given_options = {key: str(value) for key, value in (options or {}).items()}
-    all_storage_options = {**session_storage_options(spark), **storage_options(given_options)}
+    string_options = {key: str(value) for key, value in (options or {}).items()}
+    all_storage_options = {**session_storage_options(spark), **storage_options(string_options)}
     storage = table.storage if isinstance(table, Table) else storage_for(table, all_storage_options)
-    settings = settings_from(IngestSettings, given_options)
+    settings = settings_from(IngestSettings, string_options)
     if transform is not None and settings.transform is not None:
         raise InvalidError("a transformation is given twice: by an option as well")
-    row_source = _source(source, given_options, all_storage_options)
+    row_source = _source(source, string_options, all_storage_options)
     write_options = _with_operation(
-        _write_options(given_options, row_source, from_options=isinstance(source, str)), operation
+        _write_options(string_options, row_source, from_options=isinstance(source, str)), operation
     )
     mode = parse_mode(services)
     writer = WriteClient.create(storage, writer_options(write_options, mode), clock, spark)

@@ -95,16 +95,16 @@ def splitter_for(options: Mapping[str, str]) -> SnapshotLoadQuerySplitter | None
 
 
 def split_load(
-    context: QueryContext, splitter: SnapshotLoadQuerySplitter, *, least: str = ""
+    context: QueryContext, splitter: SnapshotLoadQuerySplitter, *, min_end: str = ""
 ) -> QueryContext:
-    """Return the part of a load that the next batch reads; it never ends before `least`."""
+    """Return the part of a load that the next batch reads; it never ends before `min_end`."""
     end = splitter.next_end(context)
     if end is None or context.is_empty:
         return context
     first = context.first_completed or ""
     if end < first:
         raise InvalidError("a splitter ends a batch before its first write", end=end, first=first)
-    return up_to(context, max(end, least))
+    return up_to(context, max(end, min_end))
 
 
 def up_to(context: QueryContext, end: str) -> QueryContext:

@@ -57,23 +57,23 @@ class DatePattern:
         """Whether formatted times show minutes or smaller units, or a UTC offset."""
         return any(token in "mSsZ" for token, length in self.tokens if length)
 
-    def format(self, millis: int, where: tzinfo) -> str:
+    def format(self, millis: int, zone: tzinfo) -> str:
         """Return a time, in milliseconds since 1970, as text in a time zone."""
         try:
-            moment = (_EPOCH + timedelta(milliseconds=millis)).astimezone(where)
+            moment = (_EPOCH + timedelta(milliseconds=millis)).astimezone(zone)
         except OverflowError as error:
             raise InvalidError("a time is beyond the year 9999", millis=millis) from error
         return "".join(
             _FORMATTERS[token](moment, length) if length else token for token, length in self.tokens
         )
 
-    def parse(self, text: str, where: tzinfo | None) -> tuple[int, tzinfo] | None:
+    def parse(self, text: str, zone: tzinfo | None) -> tuple[int, tzinfo] | None:
         """Return the time in milliseconds and its time zone; None if the text does not match.
 
-        The zone is `where` if given, else the one that the text names, else UTC.
+        The zone is `zone` if given, else the one that the text names, else UTC.
         """
         match = _regex(self).fullmatch(text)
-        return None if match is None else _moment(match.groupdict(), where)
+        return None if match is None else _moment(match.groupdict(), zone)
 
 
 @lru_cache(maxsize=64)

@@ -146,9 +146,9 @@ class Watermarks:
             recounted=self.recounted or later.recounted,
         )
 
-    def with_log_files(self, waiting: UncompactedLog | None) -> Watermarks:
+    def with_log_files(self, uncompacted: UncompactedLog | None) -> Watermarks:
         """Return these watermarks with the blocking log file computed from all log files."""
-        return replace(self, uncompacted=waiting, recounted=True)
+        return replace(self, uncompacted=uncompacted, recounted=True)
 
 
 # The watermarks of a table or partition without commits.

@@ -22,12 +22,13 @@ class Timeline:
     - Archived instants are not included: `start` is where the active timeline begins.
     - `plans` maps the requested times of table services to their pending action (`compaction`,
       `logcompaction` or `clustering`), which the action of the completed instant does not show.
-    - `bare` are the requested times of completed writes without a requested or inflight file.
+    - `without_pending_files` are the requested times of completed writes without a requested or
+      inflight file.
     """
 
     instants: tuple[Instant, ...] = ()
     plans: Mapping[InstantTime, Action] = field(default_factory=dict, compare=False, repr=False)
-    bare: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    without_pending_files: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def from_instants(cls, instants: Iterable[Instant]) -> Timeline:

@@ -273,7 +273,7 @@ TRIGGER = "hoodie.ttl.run.inline.trigger.strategy"
 TRIGGER_VALUE = "hoodie.ttl.run.inline.trigger.value"
 CONFLICT_RULE = "hoodie.ttl.conflict.resolution.rule"
 POLICIES = "hoodie.ttl.policies"
-MOST_PARTITIONS = "hoodie.ttl.max.partitions.per.run"
+MAX_PARTITIONS = "hoodie.ttl.max.partitions.per.run"
 HUDI_DAYS = "hoodie.partition.ttl.strategy.days.retain"
 HUDI_TYPE = "hoodie.partition.ttl.management.strategy.type"
 # The specification of these settings spells one of them in two ways.
@@ -368,7 +368,7 @@ class TtlSettings:
         doc="The policies, as a JSON list of objects with spec, level, units and value.",
     )
     most_partitions: int = option(
-        MOST_PARTITIONS,
+        MAX_PARTITIONS,
         1000,
         parse=at_least(1),
         aliases=("hoodie.partition.ttl.strategy.max.delete.partitions",),

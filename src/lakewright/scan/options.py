@@ -210,7 +210,7 @@ def ignored_stream_options(options: Mapping[str, str]) -> list[str]:
         _stream_options(options),
         _STREAM_KEYS,
         _REFUSED_STREAM_OPTIONS,
-        elsewhere=storage_option_names(),
+        consumed=storage_option_names(),
     )
 
 

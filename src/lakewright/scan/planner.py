@@ -56,8 +56,8 @@ class QueryContext:
 
     `until` is None if the range is open, and includes everything that has completed; a limit ends a
     range early. `checkpoint` is the begin if there is nothing new, None if there is nothing at all.
-    `is_complete` is false if writes of the range were skipped on request. `moved` are services that
-    were skipped: rows of the range may be in the files that they wrote.
+    `is_complete` is false if writes of the range were skipped on request. `skipped_services` are
+    services that were skipped: rows of the range may be in the files that they wrote.
     """
 
     snapshot: Snapshot
@@ -67,7 +67,7 @@ class QueryContext:
     until: str | None
     checkpoint: str | None
     is_complete: bool = True
-    moved: tuple[Instant, ...] = ()
+    skipped_services: tuple[Instant, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -163,7 +163,7 @@ class IncrementalQueryAnalyzer:
             until,
             checkpoint,
             is_complete=not skipped_writes,
-            moved=tuple(i for i in instants if i.requested_at in skipped_services),
+            skipped_services=tuple(i for i in instants if i.requested_at in skipped_services),
         )
 
     def _check_range(self) -> None:
@@ -367,7 +367,7 @@ class _IncrementalFiles:
 
     @property
     def _instants(self) -> tuple[Instant, ...]:
-        return (*self.context.instants, *self.context.moved)
+        return (*self.context.instants, *self.context.skipped_services)
 
     @cached_property
     def _written_groups(self) -> set[GroupKey]:

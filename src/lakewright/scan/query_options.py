@@ -32,8 +32,10 @@ def read_settings(options: Mapping[str, str]) -> ReadSettings:
     # Spark ignores the case of option names, and passes the table's path as an option.
     lower_options = {key.lower(): value for key, value in other_options(options).items()}
     lower_options.pop("path", None)
-    elsewhere = storage_option_names()
-    for key in ignored_options(lower_options, READ_KEYS, REFUSED_READ_OPTIONS, elsewhere=elsewhere):
+    storage_names = storage_option_names()
+    for key in ignored_options(
+        lower_options, READ_KEYS, REFUSED_READ_OPTIONS, consumed=storage_names
+    ):
         warnings.warn(f"option {key} has no effect on reading", stacklevel=4)
     settings = settings_from(ReadSettings, lower_options)
     if settings.as_of is not None and settings.query_type == "incremental":

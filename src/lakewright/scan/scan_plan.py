@@ -176,10 +176,10 @@ _SPREAD_TASKS = 8
 _SPREAD_BYTES = 8 << 20
 # A mask reads the log files twice: that pays off if they are small compared with the base file.
 _MIN_BASE_TO_LOG_RATIO = 4
-_LEAST_MASKED_BYTES = 128 << 20
+_MIN_MASKED_BYTES = 128 << 20
 # The mask is broadcast: it must fit into memory, and be computed before Spark's broadcast timeout.
-_MOST_MASKED_BYTES = 64 << 20
-_MOST_MASKED_BASE_BYTES = 32 << 30
+_MAX_MASKED_LOG_BYTES = 64 << 20
+_MAX_MASKED_BASE_BYTES = 32 << 30
 # No table can have these columns: they begin like meta columns.
 ROW, FILE = "_hoodie_lakewright_row", "_hoodie_lakewright_file"
 
@@ -263,7 +263,7 @@ class ScanPlan:
         name_counts = (
             Counter(item.base.name for item in self.slices if item.base) if with_logs else {}
         )
-        selected, log_room, base_room = [], _MOST_MASKED_BYTES, _MOST_MASKED_BASE_BYTES
+        selected, log_room, base_room = [], _MAX_MASKED_LOG_BYTES, _MAX_MASKED_BASE_BYTES
         for item in sorted(with_logs, key=lambda s: s.log_size):
             if item.base is None or item.full_slice is not None:
                 continue
@@ -274,7 +274,7 @@ class ScanPlan:
                 selected.append(item)
                 log_room -= item.log_size
                 base_room -= item.base.size
-        worthwhile = sum(item.size for item in selected) >= _LEAST_MASKED_BYTES
+        worthwhile = sum(item.size for item in selected) >= _MIN_MASKED_BYTES
         return self.with_slices(selected if worthwhile else ())
 
     @property

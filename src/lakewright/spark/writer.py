@@ -123,9 +123,9 @@ def tag_global_location(frame: DataFrame, task: WriteTask) -> DataFrame:
         else F.lit(False)
     )
     is_deleted = marked | _is_marked_deleted(task)
-    stays_in_old = is_deleted if task.settings.update_partition_path else F.lit(True)
-    target = F.when(moves & stays_in_old, F.col(_OLD_PATH)).otherwise(F.col(PARTITION_PATH))
-    moves_away = moves & ~stays_in_old
+    keeps_old_path = is_deleted if task.settings.update_partition_path else F.lit(True)
+    target = F.when(moves & keeps_old_path, F.col(_OLD_PATH)).otherwise(F.col(PARTITION_PATH))
+    moves_away = moves & ~keeps_old_path
     if task.merge_rule.ordering:
         # A late row would lose against the row in the other partition.
         joined = joined.where(~(moves_away & (_ordering(task) < F.col(_OLD_ORDER))))

@@ -30,17 +30,17 @@ _SEVERAL_MATCHES = "lakewright: a row of the table matches several rows of the s
 _KEY_CHANGES = "lakewright: a row would get another key or partition"
 
 
-def run_merge(goal: TargetTable, merge: Merge, ctes: str) -> Commit:
+def run_merge(target: TargetTable, merge: Merge, ctes: str) -> Commit:
     """Run a MERGE on a snapshot of the table."""
-    goal.require_keys()
+    target.require_keys()
     # Two or three queries read the source, and must see the same rows.
-    source = goal.session.query(f"{ctes}SELECT * FROM {merge.source}").cache()
+    source = target.session.query(f"{ctes}SELECT * FROM {merge.source}").cache()
     try:
-        queries = _MergeQueries(goal, merge, source, ctes)
+        queries = _MergeQueries(target, merge, source, ctes)
         results = (queries.matched(), queries.not_matched(), queries.not_matched_by_source())
         frames = [frame for frame in results if frame is not None]
         rows = reduce(lambda one, other: one.unionAll(other), frames)
-        return goal.write(Operation.UPSERT, rows, marked=True)
+        return target.write(Operation.UPSERT, rows, marked=True)
     except InvalidError as error:
         raise _translate_error(error) from error
     finally:
@@ -64,14 +64,14 @@ def _translate_error(error: InvalidError) -> InvalidError:
 class _MergeQueries:
     """The queries that compute the rows to write, one for each kind of WHEN clause."""
 
-    def __init__(self, goal: TargetTable, merge: Merge, source: DataFrame, ctes: str) -> None:
-        self.target, self.merge, self.source, self.ctes = goal, merge, source, ctes
-        self.alias = quoted(goal.alias)
+    def __init__(self, target: TargetTable, merge: Merge, source: DataFrame, ctes: str) -> None:
+        self.target, self.merge, self.source, self.ctes = target, merge, source, ctes
+        self.alias = quoted(target.alias)
         self.source_alias = quoted(merge.source_alias or _SOURCE_ALIAS)
         if self.alias.lower() == self.source_alias.lower():
             raise InvalidError(
                 "target and source have the same name: give one of them another by AS",
-                name=goal.alias,
+                name=target.alias,
             )
 
     def matched(self) -> DataFrame | None:

@@ -247,7 +247,7 @@ class TargetTable:
         self,
         operation: Operation,
         frame: DataFrame,
-        more: Mapping[str, str] | None = None,
+        extra_options: Mapping[str, str] | None = None,
         *,
         marked: bool = False,
     ) -> Commit:
@@ -255,7 +255,7 @@ class TargetTable:
 
         `marked` rows have a column that says which of them to delete.
         """
-        options = {**self.options, **(more or {}), RETRIES: "0"}
+        options = {**self.options, **(extra_options or {}), RETRIES: "0"}
         writer = WriteClient.create(self.table.storage, options, spark=self.session.spark)
         request = WriteRequest(operation, validator=_UnchangedSince(self.snapshot), marked=marked)
         return writer.run(request, spark_rows(frame))

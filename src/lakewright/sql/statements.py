@@ -26,22 +26,22 @@ _OVERWRITE_MODE = "hoodie.datasource.overwrite.mode"
 _SPARK_OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 
 
-def run_insert(goal: TargetTable, insert: Insert, ctes: str) -> Commit:
+def run_insert(target: TargetTable, insert: Insert, ctes: str) -> Commit:
     """Insert the rows of a query, or overwrite the table or partitions with them."""
-    frame = _rows_to_insert(goal, insert, goal.session.query(f"{ctes}{insert.query}"))
+    frame = _rows_to_insert(target, insert, target.session.query(f"{ctes}{insert.query}"))
     if not insert.overwrite:
-        return goal.write(_insert_operation(goal), frame)
+        return target.write(_insert_operation(target), frame)
     static = {name: text for name, text in insert.partition if text is not None}
-    fields = goal.config.partition_fields
+    fields = target.config.partition_fields
     if fields and len(static) == len(fields) and frame.isEmpty():
         # INSERT_OVERWRITE replaces the partitions of its rows: without rows, delete the partition.
-        commit = goal.delete_partitions(*_paths(goal, (insert.partition,)))
-        return commit if isinstance(commit, Commit) else goal.write(Operation.UPSERT, frame)
-    is_full_overwrite = not fields or not (insert.partition or _is_overwrite_dynamic(goal))
+        commit = target.delete_partitions(*_paths(target, (insert.partition,)))
+        return commit if isinstance(commit, Commit) else target.write(Operation.UPSERT, frame)
+    is_full_overwrite = not fields or not (insert.partition or _is_overwrite_dynamic(target))
     operation = (
         Operation.INSERT_OVERWRITE_TABLE if is_full_overwrite else Operation.INSERT_OVERWRITE
     )
-    return goal.write(operation, frame)
+    return target.write(operation, frame)
 
 
 def _is_overwrite_dynamic(target: TargetTable) -> bool:
@@ -107,34 +107,34 @@ def _check_partition(target: TargetTable, partition: Partition) -> None:
         )
 
 
-def run_delete(goal: TargetTable, delete: Delete, ctes: str) -> Commit:
+def run_delete(target: TargetTable, delete: Delete, ctes: str) -> Commit:
     """Delete the rows that match the condition."""
-    goal.require_keys()
-    alias = quoted(goal.alias)
+    target.require_keys()
+    alias = quoted(target.alias)
     where = f" WHERE {delete.where}" if delete.where else ""
-    frame = goal.session.query(
-        f"{ctes}SELECT {_columns(goal)} FROM ", goal.rows, f" AS {alias}{where}"
+    frame = target.session.query(
+        f"{ctes}SELECT {_columns(target)} FROM ", target.rows, f" AS {alias}{where}"
     )
-    return goal.write(Operation.DELETE, frame)
+    return target.write(Operation.DELETE, frame)
 
 
-def run_update(goal: TargetTable, update: Update, ctes: str) -> Commit:
+def run_update(target: TargetTable, update: Update, ctes: str) -> Commit:
     """Assign new values to columns of the rows that match the condition."""
-    goal.require_keys()
+    target.require_keys()
     assigned = {
-        goal.column(parts).name: default_as_null(text) for parts, text in update.assignments
+        target.column(parts).name: default_as_null(text) for parts, text in update.assignments
     }
     if len(assigned) < len(update.assignments):
         raise InvalidError("a column is assigned twice", columns=sorted(assigned))
-    _refuse_key_columns(goal, assigned)
-    alias = quoted(goal.alias)
+    _refuse_key_columns(target, assigned)
+    alias = quoted(target.alias)
     texts = [f"({text}) AS _{number}" for number, text in enumerate(assigned.values())]
     where = f" WHERE {update.where}" if update.where else ""
-    select = ", ".join([_columns(goal, excluded=list(assigned)), *texts]).removeprefix(", ")
-    frame = goal.session.query(f"{ctes}SELECT {select} FROM ", goal.rows, f" AS {alias}{where}")
-    source = {column.name: column.name for column in goal.columns}
+    select = ", ".join([_columns(target, excluded=list(assigned)), *texts]).removeprefix(", ")
+    frame = target.session.query(f"{ctes}SELECT {select} FROM ", target.rows, f" AS {alias}{where}")
+    source = {column.name: column.name for column in target.columns}
     source |= {name: f"_{number}" for number, name in enumerate(assigned)}
-    return goal.write(Operation.UPSERT, goal.cast(frame, source))
+    return target.write(Operation.UPSERT, target.cast(frame, source))
 
 
 def _refuse_key_columns(target: TargetTable, names: Iterable[str]) -> None:
@@ -158,16 +158,16 @@ def _columns(target: TargetTable, excluded: Sequence[str] = ()) -> str:
     return ", ".join(f"{alias}.{quoted(c.name)}" for c in target.columns if c.name not in excluded)
 
 
-def run_truncate(goal: TargetTable, truncate: Truncate) -> Commit | None:
+def run_truncate(target: TargetTable, truncate: Truncate) -> Commit | None:
     """Delete all rows of the table or of a partition; None if the partition does not exist."""
     if truncate.partition:
-        return run_drop(goal, DropPartitions((truncate.partition,), if_exists=True))
-    return goal.write(Operation.INSERT_OVERWRITE_TABLE, goal.rows.limit(0))
+        return run_drop(target, DropPartitions((truncate.partition,), if_exists=True))
+    return target.write(Operation.INSERT_OVERWRITE_TABLE, target.rows.limit(0))
 
 
-def run_drop(goal: TargetTable, drop: DropPartitions) -> Commit | None:
+def run_drop(target: TargetTable, drop: DropPartitions) -> Commit | None:
     """Delete partitions; None if they do not exist and the statement says IF EXISTS."""
-    commit = goal.delete_partitions(*_paths(goal, drop.partitions))
+    commit = target.delete_partitions(*_paths(target, drop.partitions))
     if isinstance(commit, Commit):
         return commit
     if not drop.if_exists:

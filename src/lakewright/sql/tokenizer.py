@@ -125,11 +125,11 @@ class Cursor:
         if not self.take(*keywords):
             raise self.error(f"{' '.join(keywords)} expected")
 
-    def error(self, what: str) -> InvalidError:
+    def error(self, problem: str) -> InvalidError:
         """Return a parse error for the current position."""
         start = self.tokens[self.at].start if self.at < len(self.tokens) else len(self.text)
         return InvalidError(
-            f"the statement does not parse: {what}",
+            f"the statement does not parse: {problem}",
             at=self.text[start : start + 40] or "the end",
         )
 

@@ -19,9 +19,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # An empty, "." or ".." segment anywhere, or a character that some store refuses in a name.
-_BAD_PATH = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f\ud800-\udfff]")
+_INVALID_PATH = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f\ud800-\udfff]")
 
-MOST_THREADS = 32
+MAX_THREADS = 32
 
 
 class MissingFileError(CorruptError):
@@ -212,7 +212,7 @@ class RemoteStorage(Storage):
     @property
     def parallel_listings(self) -> int:
         """How many trees to list concurrently."""
-        return MOST_THREADS
+        return MAX_THREADS
 
     def list_many(self, folders: Iterable[str]) -> dict[str, list[FileStatus]]:
         """Return `list_files` of each folder, listed concurrently."""
@@ -252,7 +252,7 @@ class VersionedStorage(Storage, Protocol):
 
 def is_path(path: str) -> bool:
     """Whether `path` is a valid path of a file in a storage."""
-    return _BAD_PATH.search(path) is None
+    return _INVALID_PATH.search(path) is None
 
 
 def check_path(path: str) -> str:
@@ -309,12 +309,12 @@ def content_version(data: bytes) -> str:
 
 
 def map_in_threads(
-    work: Callable[[Item], Result], items: Sequence[Item], most: int = MOST_THREADS
+    work: Callable[[Item], Result], items: Sequence[Item], max_threads: int = MAX_THREADS
 ) -> list[Result]:
     """Return `work` of each item, in order, computed in threads; raise the first error."""
     if len(items) < 2:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(min(most, len(items))) as threads:
+    with ThreadPoolExecutor(min(max_threads, len(items))) as threads:
         return list(threads.map(work, items))
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from lakewright.errors import InvalidError
-from lakewright.storage.base import MOST_THREADS, is_temporary, temporary_name
+from lakewright.storage.base import MAX_THREADS, is_temporary, temporary_name
 from lakewright.storage.os_errors import NOT_A_FILE
 
 _MAGIC = b"crc\0"
@@ -92,7 +92,7 @@ class Disk:
     folders. `_synced_entries` holds those that this process has synced: parent id, name, folder id.
     """
 
-    threads = MOST_THREADS
+    threads = MAX_THREADS
 
     def __init__(self) -> None:
         self._synced_entries: set[tuple[FolderId, str, FolderId]] = set()
@@ -451,7 +451,7 @@ class DirectoryChanges:
             finally:
                 os.close(descriptor)
 
-    def sync_named(self, folder: str) -> None:
+    def sync_entry(self, folder: str) -> None:
         """Sync a folder if it exists, and the entries of the folders above it."""
         with suppress(FileNotFoundError), self.opened(folder, settle=True) as opened:
             self._sync_folder(opened)

@@ -308,7 +308,7 @@ class LocalStorage(VersionedStorage):
 
     def _sync_named(self, folder: str) -> None:
         with writing(folder):
-            self._changes.sync_named(folder)
+            self._changes.sync_entry(folder)
 
     def _delete_batch(self, files: tuple[str, list[str]]) -> None:
         with writing(files[0]):

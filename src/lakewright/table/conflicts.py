@@ -217,7 +217,7 @@ def with_marker_files(
 
 
 def candidate_instants(
-    mine: ConcurrentOperation,
+    operation: ConcurrentOperation,
     base: Timeline,
     now: Timeline,
     *,
@@ -233,20 +233,20 @@ def candidate_instants(
     completed = [i for i in now.completed_writes if i.requested_at not in base_writes]
     # Compactions are compared only where a file of this write could end up below theirs: a base
     # file, or a log file whose completion time was chosen before the plan was made.
-    is_below = mine.base_groups or mine.completed_at is not None
+    is_below = operation.base_groups or operation.completed_at is not None
     later_actions = (
         (Action.REPLACE_COMMIT, Action.COMPACTION) if is_below else (Action.REPLACE_COMMIT,)
     )
-    pending = [i for i in now.pending(*later_actions) if i.requested_at > mine.instant]
+    pending = [i for i in now.pending(*later_actions) if i.requested_at > operation.instant]
     pending += now.pending(Action.CLUSTERING) if yields_to_clustering else ()
-    if mine.cancellable and mine.completed_at is None:
+    if operation.cancellable and operation.completed_at is None:
         live_writes = [i for i in now.pending(*WRITE_ACTIONS) if i.requested_at in live]
         pending += [i for i in live_writes if i not in pending]
-    return tuple(i for i in (*completed, *pending) if i.requested_at != mine.instant)
+    return tuple(i for i in (*completed, *pending) if i.requested_at != operation.instant)
 
 
 def find_conflict(
-    mine: ConcurrentOperation,
+    operation: ConcurrentOperation,
     base: Timeline,
     now: Timeline,
     load: Load,
@@ -260,57 +260,61 @@ def find_conflict(
     `load` returns the operations of the candidate instants; it is called only if there are any.
     """
     others: tuple[Instant, ...] = ()
-    if mine.groups:
+    if operation.groups:
         others = candidate_instants(
-            mine, base, now, yields_to_clustering=yields_to_clustering, live=live
+            operation, base, now, yields_to_clustering=yields_to_clustering, live=live
         )
     if not others:
         return None
     for instant, other in zip(others, load(others), strict=True):
         if other.cancellable and not instant.is_completed:
             continue
-        groups = _conflicting_groups(mine, other, non_blocking=non_blocking)
-        if mine.cancellable and not instant.is_completed:
+        groups = _conflicting_groups(operation, other, non_blocking=non_blocking)
+        if operation.cancellable and not instant.is_completed:
             # The conflict that the pending write would find if it completed after this one.
-            groups |= _conflicting_groups(other, mine, non_blocking=non_blocking)
+            groups |= _conflicting_groups(other, operation, non_blocking=non_blocking)
         if groups:
             return Conflict(instant, tuple(sorted(groups)), _reason(instant, other))
     return None
 
 
 def _conflicting_groups(
-    mine: ConcurrentOperation, other: ConcurrentOperation, *, non_blocking: bool
+    operation: ConcurrentOperation, other: ConcurrentOperation, *, non_blocking: bool
 ) -> Groups:
-    if mine.cancellable and other.whole_table:
-        return mine.groups
-    emptied = frozenset(g for g in mine.groups if g[0] in other.emptied_partitions)
-    if mine.cancellable and emptied:
+    if operation.cancellable and other.whole_table:
+        return operation.groups
+    emptied = frozenset(g for g in operation.groups if g[0] in other.emptied_partitions)
+    if operation.cancellable and emptied:
         return emptied
-    common = mine.groups & other.groups
+    common = operation.groups & other.groups
     if not common:
         return common
-    kinds = {mine.kind, other.kind}
-    replaced = other.replaced_groups if mine.cancellable else frozenset()
+    kinds = {operation.kind, other.kind}
+    replaced = other.replaced_groups if operation.cancellable else frozenset()
     if OperationKind.COMPACTION in kinds:
-        return common & (_hidden_by_compaction(mine, other) | replaced)
-    if mine.kind is OperationKind.LOG_COMPACTION:
+        return common & (_hidden_by_compaction(operation, other) | replaced)
+    if operation.kind is OperationKind.LOG_COMPACTION:
         touched = (
             other.groups
-            if other.kind is mine.kind
-            else other.base_groups | _uncompacted_logs(other, mine)
+            if other.kind is operation.kind
+            else other.base_groups | _uncompacted_logs(other, operation)
         )
         return common & (touched | replaced)
-    if non_blocking and mine.action == other.action == Action.DELTA_COMMIT:
+    if non_blocking and operation.action == other.action == Action.DELTA_COMMIT:
         # Log files of one bucket are merged whichever writer wrote them; of two base files one is
         # hidden. A bucket under two file ids would be two file groups.
-        differently_named = {g for g in common if mine.file_ids_of(g) != other.file_ids_of(g)}
+        differently_named = {g for g in common if operation.file_ids_of(g) != other.file_ids_of(g)}
         not_buckets = {g for g in common if not _is_bucket(g)}
-        return frozenset(not_buckets | differently_named) | (mine.base_groups & other.base_groups)
+        return frozenset(not_buckets | differently_named) | (
+            operation.base_groups & other.base_groups
+        )
     return common
 
 
-def _hidden_by_compaction(mine: ConcurrentOperation, other: ConcurrentOperation) -> Groups:
-    compaction, write = (mine, other) if mine.kind is OperationKind.COMPACTION else (other, mine)
+def _hidden_by_compaction(operation: ConcurrentOperation, other: ConcurrentOperation) -> Groups:
+    compaction, write = (
+        (operation, other) if operation.kind is OperationKind.COMPACTION else (other, operation)
+    )
     if write.kind is not OperationKind.WRITE:
         return write.groups
     hidden = write.base_groups if write.instant < compaction.instant else frozenset()
@@ -413,10 +417,10 @@ class ConflictChecker:
         also yields to the pending writes in `yields_to`, as far as they are known to touch its
         file groups.
         """
-        mine = operation_of_commit(instant, metadata)
+        operation = operation_of_commit(instant, metadata)
         self.check_operation(
             instant,
-            replace(mine, cancellable=yields_to is not None),
+            replace(operation, cancellable=yields_to is not None),
             non_blocking=non_blocking,
             yields_to_clustering=yields_to_clustering,
             live=yields_to or frozenset(),
@@ -425,7 +429,7 @@ class ConflictChecker:
     def check_operation(
         self,
         instant: Instant,
-        mine: ConcurrentOperation,
+        operation: ConcurrentOperation,
         *,
         non_blocking: bool,
         yields_to_clustering: bool = True,
@@ -434,11 +438,11 @@ class ConflictChecker:
         """Raise ConflictError if a concurrent operation conflicts with this write or plan."""
         current = self._with_archived()
         conflict = find_conflict(
-            mine,
+            operation,
             self.base,
             current,
             self._operations_with_plans
-            if mine.completed_at is not None
+            if operation.completed_at is not None
             else partial(self._operations, live=live),
             non_blocking=non_blocking,
             yields_to_clustering=yields_to_clustering,

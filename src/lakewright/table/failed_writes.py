@@ -75,18 +75,18 @@ class TemporaryFiles:
 class LeftoverFiles:
     """What is to be deleted: files by path, and all markers of some instants.
 
-    `orphans` are instants with markers for data files that are not part of their commit, `aging`
-    those with a task attempt that may still be running.
+    `orphans` are instants with markers for data files that are not part of their commit,
+    `recent_orphans` those with a task attempt that may still be running.
     """
 
     files: tuple[str, ...] = ()
     marked: tuple[str, ...] = ()
     orphans: tuple[str, ...] = ()
-    aging: tuple[str, ...] = ()
+    recent_orphans: tuple[str, ...] = ()
 
 
 def select_leftovers(
-    traces: TemporaryFiles,
+    temporary_files: TemporaryFiles,
     timeline: Timeline,
     now_ms: int,
     settings: HeartbeatSettings,
@@ -94,30 +94,30 @@ def select_leftovers(
     archived: Collection[str] = (),
     zone: tzinfo,
 ) -> LeftoverFiles:
-    """Return those of `traces` that no process can be using any more. Pure.
+    """Return those of `temporary_files` that no process can be using any more. Pure.
 
     Each of them is at least as old as an expired heartbeat, and no pending write can have created
     it. `archived` are the requested times of archived writes.
     """
     check_heartbeat(settings)
     pending = {i.requested_at for i in timeline.pending()}
-    expired = [f for f in traces.heartbeats if is_expired(f.modified_ms, settings, now_ms)]
+    expired = [f for f in temporary_files.heartbeats if is_expired(f.modified_ms, settings, now_ms)]
     heartbeats = [f.path for f in expired if is_time(f.name) and f.name not in pending]
     earliest_start_ms = _earliest_start_ms(pending, zone, now_ms)
     temporary = [
         f.path
-        for f in traces.temporary
+        for f in temporary_files.temporary
         if is_expired(f.modified_ms, settings, now_ms) and f.modified_ms < earliest_start_ms
     ]
     spilled = [
         f.path
-        for f in traces.spilled
+        for f in temporary_files.spilled
         if is_expired(f.modified_ms, settings, now_ms)
         and f.path.removeprefix(f"{SPILL}/").partition("/")[0] not in pending
     ]
     recently_marked = {
         f.path.removeprefix(f"{MARKERS}/").partition("/")[0]
-        for f in traces.markers
+        for f in temporary_files.markers
         if not is_expired(f.modified_ms, settings, now_ms)
     }
     finished = (
@@ -125,7 +125,7 @@ def select_leftovers(
         - pending
         - recently_marked
     )
-    marked = [at for at in traces.marked if at in finished]
+    marked = [at for at in temporary_files.marked if at in finished]
     return LeftoverFiles(tuple(sorted([*temporary, *heartbeats, *spilled])), tuple(sorted(marked)))
 
 
@@ -153,14 +153,16 @@ def find_leftovers(storage: Storage, settings: HeartbeatSettings, clock: Clock) 
         leftovers,
         marked=tuple(at for at in leftovers.marked if at in without_files),
         orphans=tuple(orphan.instant for orphan in orphans if orphan.files and orphan.is_expired),
-        aging=tuple(orphan.instant for orphan in orphans if orphan.files and not orphan.is_expired),
+        recent_orphans=tuple(
+            orphan.instant for orphan in orphans if orphan.files and not orphan.is_expired
+        ),
     )
 
 
-def delete_leftovers(storage: Storage, dead: LeftoverFiles) -> None:
+def delete_leftovers(storage: Storage, leftovers: LeftoverFiles) -> None:
     """Delete leftover files, except orphan files; may be repeated, and needs no lock."""
-    storage.delete_many(dead.files)
-    for instant in dead.marked:
+    storage.delete_many(leftovers.files)
+    for instant in leftovers.marked:
         delete_markers(storage, instant)
 
 
@@ -231,15 +233,17 @@ def delete_late_completed_files(snapshot: Snapshot) -> bool:
     the completed file lists are deleted, and the file groups that it replaces would be missing.
     """
     timeline = snapshot.timeline
-    bare = [i for i in timeline.completed_writes if i.requested_at in timeline.bare]
-    if not bare:
+    candidates = [
+        i for i in timeline.completed_writes if i.requested_at in timeline.without_pending_files
+    ]
+    if not candidates:
         return False
     rolled_back = {
         (ref.requested_at, ref.action)
         for rollback in timeline.completed(Action.ROLLBACK)
-        if rollback.requested_at > bare[0].requested_at
+        if rollback.requested_at > candidates[0].requested_at
         for ref in load_rollback(snapshot, rollback).instants
     }
-    late = [i for i in bare if (i.requested_at, i.action) in rolled_back]
+    late = [i for i in candidates if (i.requested_at, i.action) in rolled_back]
     snapshot.storage.delete_many(snapshot.timeline_path(instant) for instant in late)
     return bool(late)

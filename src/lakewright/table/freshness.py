@@ -78,7 +78,7 @@ def uncompacted_logs(
         return ()
     groups = snapshot.groups(snapshot.view(), snapshot.files(searched))
     slices = [group.latest_merged_slice() for group in groups]
-    commits = load_known_commits(
+    commits = load_existing_commits(
         snapshot, {log.instant for file_slice in slices for log in file_slice.logs}
     )
     logs_by_path = {at: _logs_by_path(at, commit) for at, commit in commits.items()}
@@ -167,7 +167,7 @@ def _min_event_time_of_group(
     return log_file.event_time if log_file is not None else None
 
 
-def load_known_commits(snapshot: Snapshot, times: Iterable[str]) -> dict[str, CommitMetadata]:
+def load_existing_commits(snapshot: Snapshot, times: Iterable[str]) -> dict[str, CommitMetadata]:
     """Return the metadata of writes by instant.
 
     A write that is on neither the active nor the archived timeline is left out.
@@ -422,8 +422,8 @@ class FreshnessState:
     @classmethod
     def from_record(cls, instant: Instant, stored: FreshnessRecord) -> FreshnessState:
         """Return the state that a commit records."""
-        others = (stored.regression, stored.future, stored.logs_in, stored.open)
-        return cls(stored.watermarks, instant, stored.partitions, *others)
+        remaining = (stored.regression, stored.future, stored.logs_in, stored.open)
+        return cls(stored.watermarks, instant, stored.partitions, *remaining)
 
 
 def compute_freshness(snapshot: Snapshot, *, future_from_ms: int) -> Freshness:
@@ -665,9 +665,9 @@ ByPartition = Mapping[str, UncompactedLog | None]
 class FreshnessTracker:
     """A write that is about to commit, with the state of the table before it.
 
-    `waiting` are the log files that are uncompacted after it, the most urgent of each partition;
-    None if it removes no log files. `opened` are partitions to be marked as done later, `closed`
-    those that are marked now.
+    `uncompacted` are the log files that are uncompacted after it, the most urgent of each
+    partition; None if it removes no log files. `opened` are partitions to be marked as done later,
+    `closed` those that are marked now.
     """
 
     base: Snapshot
@@ -676,7 +676,7 @@ class FreshnessTracker:
     commit: CommitMetadata
     future_from_ms: int
     state: FreshnessState
-    waiting: ByPartition | None
+    uncompacted: ByPartition | None
     opened: tuple[str, ...] = ()
     closed: frozenset[str] = frozenset()
 
@@ -695,7 +695,7 @@ class FreshnessTracker:
         state = load_state(base, future_from_ms=future_from_ms)
         tracker = cls(base, completed, action, commit, future_from_ms, state, None)
         if removes_logs(commit) and state.watermarks.uncompacted is not None:
-            tracker = replace(tracker, waiting=tracker._uncompacted_after(base, state))
+            tracker = replace(tracker, uncompacted=tracker._uncompacted_after(base, state))
         return tracker
 
     def record(self, now: Snapshot) -> FreshnessRecord:
@@ -758,8 +758,8 @@ class FreshnessTracker:
         can_extend = new_writes is not None and not any(
             removes_logs(commit) for _, commit in new_writes
         )
-        if self.waiting is not None and can_extend:
-            uncompacted = _with_new_writes(self.waiting, current, new_writes or ())
+        if self.uncompacted is not None and can_extend:
+            uncompacted = _with_new_writes(self.uncompacted, current, new_writes or ())
         else:
             uncompacted = self._uncompacted_after(current, state)
         watermarks = after.watermarks.with_log_files(most_urgent(*uncompacted.values()))

@@ -68,7 +68,7 @@ class Heartbeat:
         self._settings = settings
         self._clock = clock
         self._last_renewal: DualTimestamp | None = None
-        self._lost = ""  # why it is lost; empty while it is not
+        self._loss_reason = ""  # why it is lost; empty while it is not
         self._renewal: PeriodicTask | None = None
         self._stop_count = 0
         # Never held during a request to storage: a renewal that hangs must not block a commit.
@@ -92,7 +92,7 @@ class Heartbeat:
         # Other processes read the modification time of the file, which is this time or later.
         now = DualTimestamp.now(self._clock)
         last_renewal, stop_count = self._last_renewal, self._stop_count
-        if last_renewal is not None and self._lost_reason(last_renewal):
+        if last_renewal is not None and self._check_renewal(last_renewal):
             return False
         self._storage.replace(self._path, b"")
         with self._guard:
@@ -105,7 +105,7 @@ class Heartbeat:
         last_renewal = self._last_renewal
         if last_renewal is None:
             raise ConflictError("the heartbeat was not started", instant=self._instant)
-        reason = self._lost_reason(last_renewal)
+        reason = self._check_renewal(last_renewal)
         if reason:
             raise ConflictError(reason, instant=self._instant, file=self._path)
 
@@ -127,23 +127,23 @@ class Heartbeat:
             with suppress(LakewrightError):
                 self._storage.delete(self._path)
 
-    def _lost_reason(self, last_renewal: DualTimestamp) -> str:
+    def _check_renewal(self, last_renewal: DualTimestamp) -> str:
         """Return why the heartbeat is lost, empty if it is not; a lost one stays lost."""
-        if not self._lost:
-            reason = self._why_lost(last_renewal)
+        if not self._loss_reason:
+            reason = self._find_loss_reason(last_renewal)
             with self._guard:
-                self._lost = self._lost or reason
-        return self._lost
+                self._loss_reason = self._loss_reason or reason
+        return self._loss_reason
 
     def _may_be_inherited(self, last_renewal: DualTimestamp) -> bool:
         return self._inheritable and (
-            self._has_expired(last_renewal) or self._lost == _FILE_DELETED
+            self._has_expired(last_renewal) or self._loss_reason == _FILE_DELETED
         )
 
     def _has_expired(self, last_renewal: DualTimestamp) -> bool:
         return last_renewal.age_ms(self._clock) > self._settings.expires_after_ms
 
-    def _why_lost(self, last_renewal: DualTimestamp) -> str:
+    def _find_loss_reason(self, last_renewal: DualTimestamp) -> str:
         if self._has_expired(last_renewal):
             return "this writer's heartbeat has expired: its write may be rolled back"
         status = self._storage.status(self._path)

@@ -51,19 +51,22 @@ def partitions_since(
     """
     writes = _writes_in_window(snapshot, last.requested_at, until)
     commits = list(zip(writes, snapshot.commits(writes), strict=True))
-    carried = {*(plan.missing_partitions or ()), *_partitions_with_new_logs(snapshot, last, plan)}
-    return window_partitions(commits, carried, last.requested_at)
+    carried_over = {
+        *(plan.missing_partitions or ()),
+        *_partitions_with_new_logs(snapshot, last, plan),
+    }
+    return window_partitions(commits, carried_over, last.requested_at)
 
 
 def window_partitions(
-    commits: Iterable[tuple[Instant, CommitMetadata]], carried: Iterable[str], last: str
+    commits: Iterable[tuple[Instant, CommitMetadata]], carried_over: Iterable[str], last: str
 ) -> tuple[str, ...]:
     """Return the partitions written in a window, or carried over from the plan at `last`. Pure.
 
     `commits` completed in the window. A deleted partition is left out, unless a write to it
     completed after the delete was requested: the delete need not have seen that write.
     """
-    written = dict.fromkeys(carried, last)
+    written = dict.fromkeys(carried_over, last)
     deleted: dict[str, str] = {}
     for instant, commit in sorted(commits, key=lambda item: item[0].completed_at or ""):
         if instant.requested_at == last:

@@ -702,8 +702,8 @@ def _cleaned_files(snapshot: Snapshot, since: str) -> dict[str, set[str]]:
     return files
 
 
-def _add_names(target: dict[str, set[str]], more: Mapping[str, Iterable[str]]) -> None:
-    for partition, names in more.items():
+def _add_names(target: dict[str, set[str]], added: Mapping[str, Iterable[str]]) -> None:
+    for partition, names in added.items():
         target.setdefault(partition, set()).update(names)
 
 

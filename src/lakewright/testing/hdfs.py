@@ -70,15 +70,15 @@ def hdfs_server(
     Hadoop settings for all servers, and override the defaults of this module. JAVA_HOME selects
     the Java installation.
     """
-    for tries_left in reversed(range(_PORT_TRIES)):
-        data_folder = Path(folder).resolve() / f"hdfs-{_PORT_TRIES - tries_left}"
+    for remaining_tries in reversed(range(_PORT_TRIES)):
+        data_folder = Path(folder).resolve() / f"hdfs-{_PORT_TRIES - remaining_tries}"
         data_folder.mkdir(parents=True)
         with Servers(data_folder) as servers:
             try:
                 server = _start(servers, jar, data_folder, settings or {})
             except UnavailableError:
                 # Another process may have bound the free port before the NameNode did.
-                if tries_left == 0:
+                if remaining_tries == 0:
                     raise
                 continue
             yield server

@@ -31,7 +31,7 @@ _ROOT = 0
 _InodeKey = tuple[int, int]
 
 
-class Kept(Enum):
+class SurvivingContent(Enum):
     """How much of the unsynced content of a file survives."""
 
     ALL = "all"
@@ -255,40 +255,46 @@ class PowerCut:
     _content: Mapping[int, bytes]
 
     @property
-    def unsure(self) -> int:
+    def unsynced_count(self) -> int:
         """The number of entry changes that may or may not be on the disk."""
         return len(self._state.unsynced)
 
-    def files(self, happened: Collection[int], kept: Kept) -> dict[str, bytes]:
+    def files(self, survived: Collection[int], content: SurvivingContent) -> dict[str, bytes]:
         """All files by path, if of the unsynced entry changes those with these numbers survive."""
         entries = {folder: dict(names) for folder, names in self._state.entries.items()}
-        for number in sorted(happened):
+        for number in sorted(survived):
             _apply(entries, self._state.unsynced[number])
-        return dict(self._files_below(entries, _ROOT, "", kept))
+        return dict(self._files_below(entries, _ROOT, "", content))
 
     def without(self, number: int) -> dict[str, bytes]:
         """All files, if all unsynced entry changes except this one survive."""
-        return self.files([index for index in range(self.unsure) if index != number], Kept.ALL)
+        return self.files(
+            [index for index in range(self.unsynced_count) if index != number], SurvivingContent.ALL
+        )
 
     def outcomes(
         self, chance: random.Random | None = None, more: int = 0
     ) -> Iterator[dict[str, bytes]]:
         """Possible states of the folder without duplicates: the extremes and `more` random ones."""
-        every = range(self.unsure)
+        every = range(self.unsynced_count)
         choices: list[Sequence[int]] = [(), every, every[-1:], every[1:], every[:1], every[:-1]]
         hashes: set[int] = set()
         for applied in choices:
-            for content in Kept:
+            for content in SurvivingContent:
                 yield from _if_new(self.files(applied, content), hashes)
         for number in every if more else ():
             yield from _if_new(self.without(number), hashes)
-        for _ in range(more if chance is not None and self.unsure > 1 else 0):
+        for _ in range(more if chance is not None and self.unsynced_count > 1 else 0):
             assert chance is not None
             applied = [index for index in every if chance.random() < 0.5]
-            yield from _if_new(self.files(applied, chance.choice(list(Kept))), hashes)
+            yield from _if_new(self.files(applied, chance.choice(list(SurvivingContent))), hashes)
 
     def _files_below(
-        self, entries: Mapping[int, Mapping[str, int]], folder: int, path: str, content: Kept
+        self,
+        entries: Mapping[int, Mapping[str, int]],
+        folder: int,
+        path: str,
+        content: SurvivingContent,
     ) -> Iterator[tuple[str, bytes]]:
         for name, node in entries.get(folder, {}).items():
             full = f"{path}/{name}" if path else name
@@ -297,11 +303,15 @@ class PowerCut:
             else:
                 yield full, self._surviving_content(node, content)
 
-    def _surviving_content(self, node: int, content: Kept) -> bytes:
+    def _surviving_content(self, node: int, content: SurvivingContent) -> bytes:
         data = self._content[node]
         synced = self._state.synced.get(node, 0)
         unsynced = len(data) - synced
-        surviving = {Kept.ALL: unsynced, Kept.HALF: unsynced // 2, Kept.NOTHING: 0}[content]
+        surviving = {
+            SurvivingContent.ALL: unsynced,
+            SurvivingContent.HALF: unsynced // 2,
+            SurvivingContent.NOTHING: 0,
+        }[content]
         return data[: synced + surviving]
 
 

@@ -38,7 +38,7 @@ def server_config(app: ASGIApp) -> uvicorn.Config:
     )
 
 
-def most_connections() -> int:
+def max_connections() -> int:
     """The maximum number of open connections, derived from the limit on open files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
@@ -66,7 +66,7 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.Protocol`."""
         self.transport = transport
-        if len(self.connections) >= most_connections() and not self._make_room():
+        if len(self.connections) >= max_connections() and not self._make_room():
             transport.abort()
             return
         super().connection_made(transport)

@@ -51,14 +51,14 @@ def times_of(snapshot: Snapshot) -> TimeMs:
     return time_ms
 
 
-def cut(document: Document, most: int = _MAX_LIST_ITEMS) -> Document:
+def truncate_lists(document: Document, max_items: int = _MAX_LIST_ITEMS) -> Document:
     """Truncate the long lists of a document and add their full length as `<name>_total`."""
     truncated: Document = {}
     for name, value in document.items():
-        if isinstance(value, list | tuple) and len(value) > most:
-            truncated |= {name: list(value[:most]), f"{name}_total": len(value)}
+        if isinstance(value, list | tuple) and len(value) > max_items:
+            truncated |= {name: list(value[:max_items]), f"{name}_total": len(value)}
         elif isinstance(value, dict):
-            truncated[name] = cut(value, most)
+            truncated[name] = truncate_lists(value, max_items)
         else:
             truncated[name] = value
     return truncated
@@ -155,7 +155,7 @@ def instant_details(snapshot: Snapshot, at: str, action: str) -> Document | None
     action = planned or instant.action
     if action.is_rewrite:
         plan = snapshot.plan_of(at, action)
-        document["plan"] = None if plan is None else cut(plan_document(plan))
+        document["plan"] = None if plan is None else truncate_lists(plan_document(plan))
         document["cancellable"] = plan is not None and plan.cancellable
     return document
 
@@ -172,7 +172,7 @@ def _result(snapshot: Snapshot, instant: Instant) -> Document:
         stats = commit.write_stats()
         extra = {key: text[:_MAX_TEXT] for key, text in commit.extra.items() if key != _SCHEMA}
         return {
-            "commit": cut(commit_document(commit_result(instant, commit))),
+            "commit": truncate_lists(commit_document(commit_result(instant, commit))),
             "written_bytes": sum(s.file_size_in_bytes or s.total_write_bytes or 0 for s in stats),
             "extra": extra,
         }
@@ -181,7 +181,7 @@ def _result(snapshot: Snapshot, instant: Instant) -> Document:
         result = METADATA_ONLY_RESULTS[instant.action].parse(data) if data else None
         if result is not None:
             paths = {"files_deleted": result.files_deleted, "partitions": sorted(result.partitions)}
-            return {"clean": cut(paths)}
+            return {"clean": truncate_lists(paths)}
     return {}
 
 
@@ -212,7 +212,7 @@ def _views(record: FreshnessRecord) -> Document:
 
 
 def plans_document(
-    snapshot: Snapshot, beats: Mapping[str, int], settings: HeartbeatSettings, now_ms: int
+    snapshot: Snapshot, heartbeats: Mapping[str, int], settings: HeartbeatSettings, now_ms: int
 ) -> Document:
     """The pending instants with their heartbeats, and the newest rollbacks with their reasons."""
     time_ms = times_of(snapshot)
@@ -229,7 +229,7 @@ def plans_document(
                 {
                     **instant_document(instant),
                     "requested_ms": time_ms(instant.requested_at),
-                    "heartbeat": _heartbeat(beats.get(instant.requested_at), settings, now_ms),
+                    "heartbeat": _heartbeat(heartbeats.get(instant.requested_at), settings, now_ms),
                     **_plan_summary(snapshot, instant),
                     "stopping": _rollback_cause(pending_rollbacks.get(instant.requested_at)),
                     "void": superseded.get(instant.requested_at),

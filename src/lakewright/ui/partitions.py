@@ -14,7 +14,7 @@ from lakewright.table.snapshot import FilesByPartition, Snapshot
 
 Document = dict[str, Any]
 
-MOST_ROWS = 500
+MAX_ROWS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Page:
         """Return the page itself; InvalidError if the order, offset or limit is invalid."""
         if self.sort not in SORTS:
             raise InvalidError("there is no such order", sort=self.sort, known=sorted(SORTS))
-        if self.offset < 0 or not 0 < self.limit <= MOST_ROWS:
+        if self.offset < 0 or not 0 < self.limit <= MAX_ROWS:
             raise InvalidError(
-                f"a page has 1 to {MOST_ROWS} rows, from 0 on", offset=self.offset, limit=self.limit
+                f"a page has 1 to {MAX_ROWS} rows, from 0 on", offset=self.offset, limit=self.limit
             )
         return self
 
@@ -136,12 +136,10 @@ def totals_document(rows: Iterable[PartitionRow]) -> Document:
     }
 
 
-def row_document(
-    judged: PartitionRowWithTtl, time_ms: Callable[[str | None], int | None]
-) -> Document:
+def row_document(row: PartitionRowWithTtl, time_ms: Callable[[str | None], int | None]) -> Document:
     """The JSON document of a row."""
-    debt, decision = judged.debt, judged.decision
-    document = asdict(judged.row) | {"written_ms": time_ms(judged.row.written_at)}
+    debt, decision = row.debt, row.decision
+    document = asdict(row.row) | {"written_ms": time_ms(row.row.written_at)}
     if debt is not None:
         document |= {"debt_reason": debt.reason, "debt_since_ms": time_ms(debt.oldest)}
     if decision is not None and decision.policy is not None:

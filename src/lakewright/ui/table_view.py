@@ -25,13 +25,13 @@ from lakewright.table.heartbeat import last_heartbeats
 from lakewright.table.options import HeartbeatSettings, with_optimistic_concurrency
 from lakewright.ui.documents import (
     Document,
-    cut,
     freshness_history,
     instant_details,
     plans_document,
     properties_document,
     timeline_document,
     times_of,
+    truncate_lists,
 )
 from lakewright.ui.partitions import (
     Page,
@@ -171,10 +171,10 @@ class TableView:
         """The pending instants and recent rollbacks; reads heartbeats only if any are pending."""
         snapshot = self.watch.snapshot().snapshot
         pending = snapshot.timeline.pending()
-        beats = last_heartbeats(snapshot.storage) if pending else {}
+        heartbeats = last_heartbeats(snapshot.storage) if pending else {}
         settings = settings_from(HeartbeatSettings, self._options)
         now_ms = self._now_ms()
-        return {**plans_document(snapshot, beats, settings, now_ms), "now_ms": now_ms}
+        return {**plans_document(snapshot, heartbeats, settings, now_ms), "now_ms": now_ms}
 
     def services(self) -> Document:
         """The table services that apply to the type of the table."""
@@ -188,7 +188,7 @@ class TableView:
     def preview(self, name: str) -> Document:
         """The plan that a service would schedule now, with the partitions that it skips."""
         plan = self.watch.runner.preview(require_service(name))
-        return {"service": name, **cut(plan_document(plan))}
+        return {"service": name, **truncate_lists(plan_document(plan))}
 
     def cancel(self, instant: str, user: str, reason: str) -> Document:
         """Roll back a cancellable plan, or request a running executor to stop."""

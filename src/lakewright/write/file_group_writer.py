@@ -25,7 +25,7 @@ from lakewright.write.base_file_writer import BaseFileWriter, WrittenBaseFile, a
 from lakewright.write.cdc_writer import CdcLogWriter, require_base
 from lakewright.write.index import PartitionState
 from lakewright.write.log_file_writer import WrittenLogFile, write_logs
-from lakewright.write.spill import encode_changes, pieces, spill_rows
+from lakewright.write.spill import encode_changes, spill_rows, split_by_size
 from lakewright.write.task import (
     DeferredFileGroup,
     DeferredPartition,
@@ -101,7 +101,7 @@ class FileGroupWriter:
         """Write rows to new file groups of the configured size, or to one with this id."""
         partition.ensure_metadata()
         with abort_on_failure(RollingWriter(self, partition.path, file_id)) as rolling:
-            for piece in pieces(rows, self.task.settings.max_file_size):
+            for piece in split_by_size(rows, self.task.settings.max_file_size):
                 rolling.write(piece)
             rolling.close()
 

@@ -13,7 +13,7 @@ from lakewright.format.delete_block import DeleteRecords, format_delete_block
 from lakewright.model.file_group import LogFile
 from lakewright.model.schema import FILE_NAME, META_COLUMNS
 from lakewright.storage.base import join_path
-from lakewright.write.spill import pieces
+from lakewright.write.spill import split_by_size
 from lakewright.write.task import WriteTask, create_file
 
 
@@ -60,7 +60,7 @@ def write_logs(
     encoded = [
         *(
             EncodedBlock(_data_block(task, piece, schema_json, compacted), piece)
-            for piece in pieces(rows_with_id, task.settings.log_block_max_size)
+            for piece in split_by_size(rows_with_id, task.settings.log_block_max_size)
         ),
         *_delete_blocks(task, deletes, schema_json, compacted),
     ]
@@ -117,12 +117,12 @@ def _with_file_id(rows: pa.Table, file_id: str) -> pa.Table:
     )
 
 
-def into_files(blocks: Iterable[EncodedBlock], most_bytes: int) -> Iterator[list[EncodedBlock]]:
-    """Group blocks into files; a file is full once it has reached `most_bytes`."""
+def into_files(blocks: Iterable[EncodedBlock], max_bytes: int) -> Iterator[list[EncodedBlock]]:
+    """Group blocks into files; a file is full once it has reached `max_bytes`."""
     file_blocks: list[EncodedBlock] = []
     for block in blocks:
         file_blocks.append(block)
-        if sum(len(item.data) for item in file_blocks) >= most_bytes:
+        if sum(len(item.data) for item in file_blocks) >= max_bytes:
             yield file_blocks
             file_blocks = []
     if file_blocks:

@@ -305,7 +305,7 @@ def _write_bases(
 ) -> None:
     """Write the next base files of some groups, or defer them if they are much work."""
     size = sum(base.size for base in bases)
-    if len(bases) > 1 and size > groups.task.settings.hand_on_bytes:
+    if len(bases) > 1 and size > groups.task.settings.defer_bytes:
         for base in bases:
             groups.defer_group(partition, base.item, base.changes, inserts=base.inserts)
         return
@@ -447,7 +447,7 @@ def _write_file_bound(
 ) -> None:
     """Write rows whose work is mostly reading files, or defer them if it is much work."""
     read_bytes = sum(partition.read_bytes for partition, _ in file_bound)
-    defers = len(file_bound) > 1 and read_bytes > groups.task.settings.hand_on_bytes
+    defers = len(file_bound) > 1 and read_bytes > groups.task.settings.defer_bytes
     for partition, rows in file_bound:
         if defers:
             groups.defer(partition, rows)

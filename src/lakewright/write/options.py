@@ -245,7 +245,7 @@ def check_write_options(options: Mapping[str, str], *, also: Collection[str] = (
     }
     supported = (_SUPPORTED | set(also)) - REFUSED_WRITE_OPTIONS.keys()
     ignored = ignored_options(
-        unchecked, supported, REFUSED_WRITE_OPTIONS, elsewhere=storage_option_names()
+        unchecked, supported, REFUSED_WRITE_OPTIONS, consumed=storage_option_names()
     )
     async_services = [
         key

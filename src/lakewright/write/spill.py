@@ -29,9 +29,9 @@ from lakewright.write.task import DeferredWork, WriteStatus, WriteTask, WriteTok
 _MAX_BYTES = 256 << 20
 
 
-def pieces(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
-    """Split rows into pieces of about `most_bytes`, at least one row each."""
-    step = max(1, int(len(rows) * most_bytes / max(rows.nbytes, 1)))
+def split_by_size(rows: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
+    """Split rows into pieces of about `max_bytes`, at least one row each."""
+    step = max(1, int(len(rows) * max_bytes / max(rows.nbytes, 1)))
     for start in range(0, len(rows), step):
         yield rows.slice(start, step)
 
@@ -40,7 +40,7 @@ def pieces(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
 class SpillBuffer:
     """Collects tables; above a limit it writes them to a memory-mapped file."""
 
-    most_bytes: int = _MAX_BYTES
+    max_bytes: int = _MAX_BYTES
     _buffered: list[pa.Table] = field(default_factory=list)
     _bytes: int = 0
     _file: IO[bytes] | None = None
@@ -50,7 +50,7 @@ class SpillBuffer:
         """Add rows of the same schema as all previous ones."""
         self._buffered.append(rows)
         self._bytes += rows.nbytes
-        if self._bytes >= self.most_bytes:
+        if self._bytes >= self.max_bytes:
             self._spill()
 
     def table(self) -> pa.Table:

@@ -208,7 +208,7 @@ class WriteSettings:
         ),
         doc="How many tasks the incoming rows are spread over; 0: as many as suit.",
     )
-    hand_on_bytes: int = option(
+    defer_bytes: int = option(
         "lakewright.write.hand.on.bytes",
         33_554_432,
         parse=at_least(0),
@@ -291,7 +291,7 @@ class WriteSettings:
             kind=self.bloom_type,
             entries=self.bloom_entries,
             false_positives=self.bloom_false_positives,
-            most_entries=self.bloom_max_entries,
+            max_entries=self.bloom_max_entries,
         )
 
 

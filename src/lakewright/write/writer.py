@@ -275,11 +275,11 @@ def commit_with_hooks(
     ttl_check = TtlCheckContributor.prepare(transaction, metadata, options)
     instant = commit_with_retry(transaction, metadata, validators, (ttl_check, freshness))
     committed = CommittedWrite.create(transaction, instant, metadata, freshness.record)
-    usual: tuple[PostCommitHook, ...] = (
+    default_hooks: tuple[PostCommitHook, ...] = (
         CommitReporter(transaction, options, began_ms),
         done_marker,
     )
-    for hook in (*usual, *hooks):
+    for hook in (*default_hooks, *hooks):
         hook.after_commit(committed)
     return replace(commit_result(instant, metadata), metrics=committed.figures)
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from bench.picture import as_svg, position, scale_of
-from bench.report import all_ratios, as_json, as_markdown, judged_targets
+from bench.report import all_ratios, as_json, as_markdown, targets_with_results
 from bench.results import Check, Failure, Measurement, Outcome, Total
 from bench.targets import Target
 
@@ -80,7 +80,7 @@ def test_targets_are_bounds_from_below_or_from_above() -> None:
 
 def test_a_target_that_was_not_measured_is_neither_met_nor_missed() -> None:
     judged = {
-        (t["workload"], t["against"]): t["met"] for t in judged_targets({"load": {"hudi": 4}})
+        (t["workload"], t["against"]): t["met"] for t in targets_with_results({"load": {"hudi": 4}})
     }
     assert judged["load", "hudi"] is True
     assert judged["load", "best_peer"] is None

@@ -83,10 +83,10 @@ class _Accountant:
     """Adds up nothing, and remembers what it was asked for."""
 
     def __init__(self) -> None:
-        self.asked: list[Mapping[str, Any]] = []
+        self.requests: list[Mapping[str, Any]] = []
 
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self.asked.append(request)
+    def send(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self.requests.append(request)
         return {"rows": 3, "checksum": 4}
 
 
@@ -95,7 +95,7 @@ def test_after_ttl_the_rows_of_new_partitions_must_be_there(tmp_path: Path) -> N
     ledger = Ledger(Source(tmp_path), cast(Member, accountant))
     step = Step(0, "ttl_500", "hudi", Do.CHECK, Kind.AGED, count=500)
     assert ledger.expected(step) == Total(3, 4)
-    assert accountant.asked[0]["where"] == "l_suppkey <= 500 and l_suppkey % 2 = 1"
+    assert accountant.requests[0]["where"] == "l_suppkey <= 500 and l_suppkey % 2 = 1"
 
 
 def test_a_request_names_its_files(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ class _Growing:
     name: ClassVar[str] = "growing"
     unit: ClassVar[str] = "files"
     sizes: ClassVar[tuple[int, ...]] = (1, 10)
-    usual: ClassVar[int] = 10
+    default_size: ClassVar[int] = 10
     flat: ClassVar[bool] = True
 
     def build(self, size: int) -> Storage:

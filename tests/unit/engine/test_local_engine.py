@@ -48,7 +48,7 @@ def test_a_limit_ends_the_reading(limit: int, table: WrittenTable) -> None:
 def test_a_limit_counts_rows_that_pass(table: WrittenTable) -> None:
     plan = planned(table)
     chosen = parse_filter("ts >= 7", plan.schema)
-    found = list(read_local(table.storage, plan, chosen=chosen, limit=2))
+    found = list(read_local(table.storage, plan, row_filter=chosen, limit=2))
     assert sum(batch.num_rows for batch in found) == 2
 
 
@@ -59,7 +59,7 @@ def test_a_filter_spares_partitions(table: WrittenTable) -> None:
     few = prune_partitions(plan, chosen)
     assert {item.partition for item in few.slices} == {DAYS[1]}
     assert 0 < plan_bytes(few) < plan_bytes(plan)
-    assert ids(list(read_local(table.storage, few, chosen=chosen))) == ["k4", "k7"]
+    assert ids(list(read_local(table.storage, few, row_filter=chosen))) == ["k4", "k7"]
 
 
 def test_the_reported_bytes_are_those_that_were_planned(table: WrittenTable) -> None:

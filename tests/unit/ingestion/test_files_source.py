@@ -172,7 +172,7 @@ def test_batches_follow_each_other() -> None:
 
 def test_a_bad_file_is_passed_over_aloud() -> None:
     clock = ManualClock()
-    source = reading(filled(clock, "a", "bad"), clock, bad=UnreadablePolicy.SKIP)
+    source = reading(filled(clock, "a", "bad"), clock, unreadable_policy=UnreadablePolicy.SKIP)
     clock.sleep(10)
     with pytest.warns(RuntimeWarning, match="bad: torn"):
         batch = source.next_batch(cast(Any, None), None)

@@ -87,7 +87,7 @@ def test_a_batch_ends(
     after: Bounds | None, first: Bounds, last: Bounds, most: int, end: Bounds, waiting: int
 ) -> None:
     place = Offsets("t", after) if after is not None else None
-    found = next_range(place, first, last, topic="t", from_latest=False, most=most)
+    found = next_range(place, first, last, topic="t", from_latest=False, max_messages=most)
     assert dict(found.end.next) == end
     assert found.waiting == waiting
     assert found.count <= most
@@ -96,7 +96,7 @@ def test_a_batch_ends(
 
 
 def test_the_latest_is_where_the_topic_ends_now() -> None:
-    found = next_range(None, {0: 0}, {0: 9}, topic="t", from_latest=True, most=5)
+    found = next_range(None, {0: 0}, {0: 9}, topic="t", from_latest=True, max_messages=5)
     assert found == OffsetRange(Offsets("t", {0: 9}), Offsets("t", {0: 9}), 0)
 
 
@@ -110,7 +110,7 @@ BAD: dict[str, tuple[Offsets, Bounds, str]] = {
 @pytest.mark.parametrize(("after", "last", "message"), BAD.values(), ids=list(BAD))
 def test_a_checkpoint_does_not_fit(after: Offsets, last: Bounds, message: str) -> None:
     with pytest.raises(InvalidError, match=message):
-        next_range(after, {}, last, topic="t", from_latest=False, most=5)
+        next_range(after, {}, last, topic="t", from_latest=False, max_messages=5)
 
 
 @given(
@@ -122,7 +122,7 @@ def test_batches_read_every_message_once(last: Bounds, most: int) -> None:
     place: Offsets | None = None
     seen: set[tuple[int, int]] = set()
     while True:
-        found = next_range(place, first, last, topic="t", from_latest=False, most=most)
+        found = next_range(place, first, last, topic="t", from_latest=False, max_messages=most)
         read = {
             (number, offset)
             for number, start in found.start.next.items()

@@ -131,7 +131,7 @@ def test_a_batch_that_ends_before_it_begins_is_refused() -> None:
 
 def test_a_batch_never_ends_before_what_was_read_already() -> None:
     context, done = table_of(HUNDRED, HUNDRED, HUNDRED)
-    batch = split_load(context, BoundedLoad(1), least=done[1].completed_at or "")
+    batch = split_load(context, BoundedLoad(1), min_end=done[1].completed_at or "")
     assert batch.instants == tuple(done[:2])
 
 

@@ -25,7 +25,7 @@ BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"
 
 @pytest.fixture(autouse=True)
 def _small_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "_LEAST_MASKED_BYTES", 0)
+    monkeypatch.setattr(plans, "_MIN_MASKED_BYTES", 0)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Counter[str]:
@@ -128,8 +128,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_when_a_mask_is_worth_it(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "_LEAST_MASKED_BYTES", case.least)
-    monkeypatch.setattr(plans, "_MOST_MASKED_BYTES", case.most)
+    monkeypatch.setattr(plans, "_MIN_MASKED_BYTES", case.least)
+    monkeypatch.setattr(plans, "_MAX_MASKED_LOG_BYTES", case.most)
     schema = pa.schema([pa.field(name, pa.string()) for name in case.names])
     plan = ScanPlan(schema, case.names, case.slices, MergeRule(), case.commits)
     assert len(plan.masked.slices) == case.masked

@@ -11,7 +11,7 @@ import pytest
 
 from lakewright.storage.base import is_temporary
 from lakewright.storage.local import LocalStorage
-from lakewright.testing.power_cut import Kept, RecordedDisk, read_files, write_files
+from lakewright.testing.power_cut import RecordedDisk, SurvivingContent, read_files, write_files
 
 OLD = {"old": b"old", "p/old": b"older"}
 
@@ -74,8 +74,8 @@ def test_a_file_in_a_folder_that_is_lost_is_lost(
     unsynced.create("q/f", b"1")
     disk.sync_folder(disk.open_path(f"{tmp_path}/q"))
     cut = disk.after(len(disk))
-    assert "q/f" not in cut.files((), Kept.ALL)
-    assert "q/f" in cut.files(range(cut.unsure), Kept.ALL)
+    assert "q/f" not in cut.files((), SurvivingContent.ALL)
+    assert "q/f" in cut.files(range(cut.unsynced_count), SurvivingContent.ALL)
 
 
 def test_what_was_deleted_or_replaced_may_come_back(

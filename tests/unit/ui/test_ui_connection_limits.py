@@ -142,7 +142,7 @@ def test_a_request_that_has_arrived_takes_as_long_as_it_takes() -> None:
 
 
 def test_one_too_many_ends_the_one_that_has_waited_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_limits, "most_connections", lambda: 3)
+    monkeypatch.setattr(connection_limits, "max_connections", lambda: 3)
     server = Server()
     busy, first, second = (server.connect(data)[1] for data in (WHOLE, HALF, HALF))
     third = server.connect(WHOLE)[1]
@@ -153,7 +153,7 @@ def test_one_too_many_ends_the_one_that_has_waited_longest(monkeypatch: pytest.M
 def test_where_all_are_being_answered_the_next_is_turned_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_limits, "most_connections", lambda: 2)
+    monkeypatch.setattr(connection_limits, "max_connections", lambda: 2)
     server = Server()
     busy = [server.connect(WHOLE)[1] for _ in range(2)]
     made, turned_away = server.connect()
@@ -168,7 +168,7 @@ def test_the_limit_leaves_files_for_the_rest_of_the_process(
 ) -> None:
     for soft, most in {resource.RLIM_INFINITY: 100, 100_000: 100, 120: 40, 1: 1}.items():
         monkeypatch.setattr(resource, "getrlimit", lambda what, soft=soft: (soft, soft))
-        assert connection_limits.most_connections() == most
+        assert connection_limits.max_connections() == most
 
 
 @contextmanager
@@ -186,7 +186,7 @@ def half_requests(port: int, count: int) -> Iterator[None]:
 def test_incomplete_requests_do_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a timer that would not end within any test."""
     monkeypatch.setattr(connection_limits, "REQUEST_S", 86_400)
-    monkeypatch.setattr(connection_limits, "most_connections", lambda: 8)
+    monkeypatch.setattr(connection_limits, "max_connections", lambda: 8)
     server = uvicorn.Server(server_config(answer))
     with closing(socket.create_server(("127.0.0.1", 0))) as bound:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})

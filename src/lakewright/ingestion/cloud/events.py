@@ -234,7 +234,7 @@ class QueuePull:
 
     per_batch: int
     per_request: int
-    most_s: int | None = None
+    max_s: int | None = None
 
 
 class EventsSource(Source):
@@ -336,7 +336,7 @@ def take(queue: Queue, pull: QueuePull, clock: Clock) -> list[Message]:
     messages: dict[str, Message] = {}
     started = clock.monotonic_ms()
     while len(messages) < pull.per_batch:
-        if pull.most_s is not None and clock.monotonic_ms() - started >= pull.most_s * 1000:
+        if pull.max_s is not None and clock.monotonic_ms() - started >= pull.max_s * 1000:
             break
         max_messages = min(pull.per_request, pull.per_batch - len(messages))
         received = queue.receive(max_messages, wait=not messages)
@@ -386,7 +386,7 @@ class GcsEventsSource(EventsSource):
         quarantine_settings = settings_from(QuarantineSettings, options)
         return cls(
             queue or PubSubQueue(settings),
-            QueuePull(settings.per_batch, settings.per_request, settings.most_s),
+            QueuePull(settings.per_batch, settings.per_request, settings.max_s),
             read_gcs,
             unreadable_policy=quarantine_settings.bad_messages,
             quarantine=quarantine_of(quarantine_settings, options, cls.name, clock),

@@ -98,25 +98,30 @@ class _UnreadableError(Exception):
 
 
 def prepare(
-    what: Preparation, items: Sequence[tuple[int, CloudObject]], token: WriteToken
+    preparation: Preparation, items: Sequence[tuple[int, CloudObject]], token: WriteToken
 ) -> list[Prepared] | LakewrightError:
     """Prepare numbered objects; an error that does not concern a single object is returned."""
     try:
-        target = storage_for(what.target, what.storage_options) if what.target is not None else None
-        with private_files() if what.private else nullcontext():
+        target = (
+            storage_for(preparation.target, preparation.storage_options)
+            if preparation.target is not None
+            else None
+        )
+        with private_files() if preparation.private else nullcontext():
             return [
-                _prepare_one(what, target, f"{number:06d}-{token}", item) for number, item in items
+                _prepare_one(preparation, target, f"{number:06d}-{token}", item)
+                for number, item in items
             ]
     except LakewrightError as error:
         return error
 
 
 def missing_of(
-    what: Preparation, items: Sequence[CloudObject], token: WriteToken
+    preparation: Preparation, items: Sequence[CloudObject], token: WriteToken
 ) -> list[CloudObject] | LakewrightError:
     """Return the objects that do not exist in their store."""
     try:
-        return [item for item in items if not _exists(what, item)]
+        return [item for item in items if not _exists(preparation, item)]
     except LakewrightError as error:
         return error
 
@@ -128,9 +133,9 @@ def _exists(preparation: Preparation, item: CloudObject) -> bool:
     return store_of(preparation, item).exists(item.path)
 
 
-def store_of(what: Preparation, item: CloudObject) -> Storage:
+def store_of(preparation: Preparation, item: CloudObject) -> Storage:
     """Return the storage of the bucket of an object."""
-    return storage_for(what.addresses[item.bucket], what.storage_options)
+    return storage_for(preparation.addresses[item.bucket], preparation.storage_options)
 
 
 def _prepare_one(

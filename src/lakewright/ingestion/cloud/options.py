@@ -140,7 +140,7 @@ class PubSubSettings:
         doc="Whether messages are acknowledged once their events are committed; `false` is for "
         "trying things out.",
     )
-    most_s: int = _streamer(
+    max_s: int = _streamer(
         "source.cloud.meta.max.fetch.time.per.sync.secs",
         60,
         parse=at_least(1),
@@ -251,13 +251,13 @@ class SelectionSettings:
         doc="Only objects whose key ends with one of these, separated by commas; by default with "
         "the name of the format. Empty: all objects.",
     )
-    most_files: int = _streamer(
+    max_files: int = _streamer(
         "source.cloud.data.max.files.per.sync",
         10_000,
         parse=at_least(1),
         doc="How many objects a batch reads at most.",
     )
-    most_bytes: int | None = option(
+    max_bytes: int | None = option(
         "lakewright.source.limit.bytes",
         None,
         parse=at_least(1),

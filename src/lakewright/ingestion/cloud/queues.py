@@ -43,8 +43,8 @@ class Message:
 class Queue(Protocol):
     """A queue to which a store sends its notifications."""
 
-    def receive(self, most: int, *, wait: bool) -> list[Message]:
-        """Receive up to `most` messages; with `wait`, wait for the first one."""
+    def receive(self, max_messages: int, *, wait: bool) -> list[Message]:
+        """Receive up to `max_messages` messages; with `wait`, wait for the first one."""
         ...
 
     def delete(self, receipts: Sequence[str]) -> None:
@@ -77,13 +77,13 @@ class SqsQueue:
                 aws_session_token=options.get("fs.s3a.session.token"),
             )
 
-    def receive(self, most: int, *, wait: bool) -> list[Message]:
+    def receive(self, max_messages: int, *, wait: bool) -> list[Message]:
         """Receive up to ten messages, with or without a long poll."""
         client = self._client
         with _translated_errors("botocore.exceptions"):
             response = client.receive_message(
                 QueueUrl=self._settings.url,
-                MaxNumberOfMessages=min(most, _SQS_MAX_BATCH),
+                MaxNumberOfMessages=min(max_messages, _SQS_MAX_BATCH),
                 WaitTimeSeconds=self._settings.wait_s if wait else 0,
                 VisibilityTimeout=self._settings.visibility_s,
             )
@@ -133,7 +133,7 @@ class PubSubQueue:
             transport=transport(channel=grpc.insecure_channel(self._settings.endpoint))
         )
 
-    def receive(self, most: int, *, wait: bool) -> list[Message]:
+    def receive(self, max_messages: int, *, wait: bool) -> list[Message]:
         """Receive messages; the service waits for the first one."""
         client = self._client
         timeout = float(_PUBSUB_WAIT_S if wait else 1)
@@ -141,7 +141,7 @@ class PubSubQueue:
         try:
             with _translated_errors("google.api_core.exceptions"):
                 response = client.pull(
-                    subscription=self._path, max_messages=most, timeout=timeout, retry=None
+                    subscription=self._path, max_messages=max_messages, timeout=timeout, retry=None
                 )
         except UnavailableError as error:
             if isinstance(error.__cause__, timeout_error):

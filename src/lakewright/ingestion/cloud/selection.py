@@ -184,8 +184,8 @@ def select(
     *,
     after: ObjectPosition | None,
     until: str | None,
-    most_files: int,
-    most_bytes: int | None = None,
+    max_files: int,
+    max_bytes: int | None = None,
 ) -> Selection:
     """Select the objects of the next batch after a position.
 
@@ -201,8 +201,8 @@ def select(
     for _, group in groupby(ordered, key=lambda event: event.position):
         same_position = list(group)
         size += sum(event.size for event in same_position)
-        exceeds_files = len(chosen) + len(same_position) > most_files
-        if chosen and (exceeds_files or (most_bytes is not None and size > most_bytes)):
+        exceeds_files = len(chosen) + len(same_position) > max_files
+        if chosen and (exceeds_files or (max_bytes is not None and size > max_bytes)):
             break
         chosen += same_position
     if chosen:

@@ -133,13 +133,13 @@ class CloudMetadataIncrementalQueryRunner(IncrementalQueryRunner[QueryContext, S
             select,
             after=self.after,
             until=metadata.checkpoint,
-            most_files=limits.most_files,
-            most_bytes=limits.most_bytes,
+            max_files=limits.max_files,
+            max_bytes=limits.max_bytes,
         )
         if metadata.is_empty:
             return make_selection(())
         unread = self._unread(metadata)
-        page_size = limits.most_files + 1
+        page_size = limits.max_files + 1
         page = _page(unread, page_size)
         # One position may have objects in more buckets than a batch may have objects.
         while page and not complete_positions(page, page_size):
@@ -260,7 +260,7 @@ class CloudEventsSourceIncrementalQueryRunner(IncrementalQueryRunner[Selection, 
 
     def post_actions(self, metadata: Selection, data: ObjectRows) -> ObjectRows:
         """Quarantine unreadable objects, or warn, before a commit passes over them."""
-        bad = [
+        quarantined = [
             QuarantinedRecord(
                 f"{self.events.shape.scheme}://{unreadable.item.bucket}/{unreadable.item.path}",
                 unreadable.problem or "",
@@ -269,15 +269,15 @@ class CloudEventsSourceIncrementalQueryRunner(IncrementalQueryRunner[Selection, 
             for unreadable in data.unreadable
         ]
         if (
-            bad
+            quarantined
             and self.reader.unreadable_policy is UnreadablePolicy.QUARANTINE
             and self.quarantine is not None
         ):
-            self.quarantine.put(bad)
-        elif bad:
+            self.quarantine.put(quarantined)
+        elif quarantined:
             warnings.warn(
-                f"{len(bad)} objects were passed over, their rows are not read: "
-                f"{bad[0].location}: {bad[0].reason}",
+                f"{len(quarantined)} objects were passed over, their rows are not read: "
+                f"{quarantined[0].location}: {quarantined[0].reason}",
                 RuntimeWarning,
                 stacklevel=3,
             )

@@ -170,11 +170,11 @@ def _full_listing_reason(
     if FILTERED in last.extra:
         return "the last clean left out partitions"
     if settings.policy is CleanPolicy.VERSIONS:
-        same = last.extra.get(VERSIONS) == str(settings.versions_retained)
+        is_same_policy = last.extra.get(VERSIONS) == str(settings.versions_retained)
         begin = last.requested_at
     else:
-        same, begin = True, last.earliest
-    if not same or not begin:
+        is_same_policy, begin = True, last.earliest
+    if not is_same_policy or not begin:
         return "the last clean went by another policy"
     # Hudi may have archived writes that were requested before then and completed since.
     if timeline.start is None or begin < timeline.start:
@@ -271,35 +271,35 @@ class _Slice:
 
 
 def find_deletable_files(
-    stock: PartitionFiles, settings: CleaningSettings, retained: Instant | None
+    contents: PartitionFiles, settings: CleaningSettings, retained: Instant | None
 ) -> CleanCandidates:
     """The files that the policy does not retain; `retained` is None if it counts versions.
 
     Files of writes that did not complete are ignored: a rollback deletes them.
     """
     candidates = CleanCandidates()
-    live = {group.key: group for group in stock.groups}
+    live = {group.key: group for group in contents.groups}
     replaced = {
         key[0]
-        for key, replace_commit in stock.replaced.items()
+        for key, replace_commit in contents.replaced.items()
         if _is_replaced_for_all(replace_commit, retained)
     }
-    for partition, files in stock.files.items():
-        by_group = _committed_files_by_group(stock.view, files)
+    for partition, files in contents.files.items():
+        by_group = _committed_files_by_group(contents.view, files)
         for file_id, group_files in by_group.items():
             key = partition, file_id
             group = live.get(key)
             if group is not None:
-                slices = _slices_with_cdc_files(group, group_files, stock.view)
+                slices = _slices_with_cdc_files(group, group_files, contents.view)
                 _add_old_slices(
                     candidates,
-                    stock,
+                    contents,
                     key,
                     slices,
-                    _oldest_retained(slices, stock, settings, retained),
+                    _oldest_retained(slices, contents, settings, retained),
                 )
-            elif key in stock.replaced:
-                _add_replaced_group(candidates, stock, key, group_files, retained)
+            elif key in contents.replaced:
+                _add_replaced_group(candidates, contents, key, group_files, retained)
         # `files` includes those of pending writes, which may be about to commit.
         is_empty = len(candidates.files.get(partition, ())) == len(files)
         if partition and is_empty and partition in replaced:

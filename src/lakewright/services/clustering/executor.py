@@ -28,7 +28,7 @@ from lakewright.utils.concurrent import ahead
 from lakewright.write.base_file_writer import abort_on_failure
 from lakewright.write.file_group_writer import FileGroupWriter, RollingWriter
 from lakewright.write.options import write_settings
-from lakewright.write.spill import pieces
+from lakewright.write.spill import split_by_size
 from lakewright.write.task import Operation
 from lakewright.write.write_config import IndexType, WriteSettings
 
@@ -79,7 +79,7 @@ def write_clustering_task(
     rows = read(None) if ordering is None else sorted_rows(read, ordering, sort_bytes)
     with abort_on_failure(RollingWriter(groups, bundle.partition)) as rolling:
         for table in ahead(rows):
-            for piece in pieces(table, task.settings.max_file_size):
+            for piece in split_by_size(table, task.settings.max_file_size):
                 rolling.write(piece)
         rolling.close()
 

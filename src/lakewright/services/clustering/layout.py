@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakewright.errors import InvalidError
-from lakewright.write.spill import SpillBuffer, pieces
+from lakewright.write.spill import SpillBuffer, split_by_size
 
 Indexes = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint64]
@@ -260,10 +260,10 @@ Rows = Generator[pa.Table, None, None]
 Reader = Callable[[Sequence[str] | None], Rows]
 
 
-def sorted_rows(read: Reader, ordering: Ordering, most_bytes: int) -> Rows:
+def sorted_rows(read: Reader, ordering: Ordering, max_bytes: int) -> Rows:
     """Return all rows in sorted order, in tables of limited size.
 
-    Rows of more than `most_bytes` are sorted in pieces. The bounds of the pieces come from a
+    Rows of more than `max_bytes` are sorted in pieces. The bounds of the pieces come from a
     sample, for which the sort columns are read separately first.
     """
     rows = read(None)
@@ -272,22 +272,24 @@ def sorted_rows(read: Reader, ordering: Ordering, most_bytes: int) -> Rows:
     for table in rows:
         buffered.append(table)
         size += table.nbytes
-        if size >= most_bytes:
+        if size >= max_bytes:
             break
     else:
         if buffered:
             combined = pa.concat_tables(buffered)
             buffered.clear()
-            yield from pieces(combined.take(pa.array(ordering.indexes(combined))), _OUTPUT_BYTES)
+            yield from split_by_size(
+                combined.take(pa.array(ordering.indexes(combined))), _OUTPUT_BYTES
+            )
         return
     sample = _take_sample(read(ordering.sources))
     row_bytes = size / sum(map(len, buffered))
     # Half of the memory is for sorting a piece.
-    count = -(-int(sample.total_rows * row_bytes) // max(1, most_bytes // 2))
+    count = -(-int(sample.total_rows * row_bytes) // max(1, max_bytes // 2))
     partitioner = RangePartitioner.from_sample(
         ordering, sample.rows, max(2, min(_MAX_PIECES, count))
     )
-    yield from _sorted_by_pieces(chain(_drained(buffered), rows), partitioner, most_bytes)
+    yield from _sorted_by_pieces(chain(_drained(buffered), rows), partitioner, max_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +334,9 @@ def _sorted_by_pieces(
         for number in sorted(filled):
             with closing(buffers[number]) as buffer:
                 rows = buffer.table()
-                yield from pieces(rows.take(pa.array(partitioner.indexes(rows))), _OUTPUT_BYTES)
+                yield from split_by_size(
+                    rows.take(pa.array(partitioner.indexes(rows))), _OUTPUT_BYTES
+                )
 
 
 def _drained(tables: deque[pa.Table]) -> Iterator[pa.Table]:

@@ -38,7 +38,7 @@ from lakewright.services.compaction.options import CompactionSettings, earlier
 from lakewright.services.compaction.strategies import Candidate, Unbounded, candidate
 from lakewright.services.planning import SkippedPartitions
 from lakewright.table.archived_timeline import load_manifest
-from lakewright.table.freshness import load_known_commits
+from lakewright.table.freshness import load_existing_commits
 from lakewright.table.rollback import load_rollbacks
 from lakewright.table.snapshot import DataFile, Snapshot
 from lakewright.table.time_generator import next_instant_time
@@ -54,24 +54,26 @@ class LogFileStats:
     """
 
     completed_at: InstantTime
-    least: int | None = None
-    greatest: int | None = None
+    min_event_time: int | None = None
+    max_event_time: int | None = None
     is_rewrite: bool = False
     rows: int | None = None
 
     @property
     def order(self) -> float:
         """The sort key by event time; log files without one come last."""
-        return inf if self.least is None else self.least
+        return inf if self.min_event_time is None else self.min_event_time
 
     def is_before(self, threshold_ms: int) -> bool:
         """Whether the log file may hold an event time before the threshold."""
-        return not self.is_applied and (self.least is None or self.least < threshold_ms)
+        return not self.is_applied and (
+            self.min_event_time is None or self.min_event_time < threshold_ms
+        )
 
     @property
     def is_applied(self) -> bool:
         """Whether it holds only deletes that are applied to the base file already."""
-        return self.is_rewrite and self.rows == 0 and self.least is None
+        return self.is_rewrite and self.rows == 0 and self.min_event_time is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,11 +317,12 @@ def _why_nothing(groups: Sequence[GroupLogs], threshold: EventTimeLimit) -> str:
     group, log, stats = min(earliest, key=lambda item: item[2].order, default=(None, None, None))
     if group is None or log is None or stats is None:
         return "nothing to compact: no log files"
-    if stats.least is None:
+    if stats.min_event_time is None:
         return "nothing to compact: log files hold only deletes that base files reflect already"
-    moment = _EPOCH + timedelta(milliseconds=stats.least)
+    moment = _EPOCH + timedelta(milliseconds=stats.min_event_time)
     return (
-        f"nothing to compact before {threshold.instant}: the least event time is {stats.least} "
+        f"nothing to compact before {threshold.instant}: the least event time is "
+        f"{stats.min_event_time} "
         f"({moment.isoformat(timespec='milliseconds')}) in log file {log.name} of partition "
         f"{group.slice.partition!r}, written by {log.instant}, which stays uncompacted until the "
         "threshold is above that"
@@ -356,7 +359,7 @@ def _group_logs(
     slices: Sequence[FileSlice], snapshot: Snapshot, *, with_bases: bool
 ) -> list[GroupLogs]:
     """Return the slices with the stats of their log files, and of base files `with_bases`."""
-    commits = load_known_commits(snapshot, {log.instant for item in slices for log in item.logs})
+    commits = load_existing_commits(snapshot, {log.instant for item in slices for log in item.logs})
     stats = {
         (stat.partition_path or "", _name(stat)): (commit, stat)
         for commit in commits.values()

@@ -176,7 +176,7 @@ class SplitMerge:
     """
 
     logs: SplitLogRecords
-    cut: EventTimeThreshold | None = None
+    threshold: EventTimeThreshold | None = None
     late_base_rows: list[pa.Table] = field(default_factory=list)
     rows_beyond: int = 0
     unapplied_deletes: MergedLogRecords | None = None
@@ -219,7 +219,7 @@ class SplitMerge:
     def base(self, tables: Iterable[pa.Table], rule: MergeRule) -> Iterator[pa.Table]:
         """Yield the rows of the old base file that may stay in the new one; moves out late ones."""
         for table in tables:
-            late = self.cut.is_late(table) if self.cut is not None else None
+            late = self.threshold.is_late(table) if self.threshold is not None else None
             if late is None or not late.any():
                 yield table
                 continue
@@ -233,12 +233,12 @@ class SplitMerge:
             yield table.filter(pa.array(~late))
 
     def counted(
-        self, tables: Iterable[pa.Table], cut: EventTimeThreshold | None
+        self, tables: Iterable[pa.Table], threshold: EventTimeThreshold | None
     ) -> Iterator[pa.Table]:
         """Yield the rows of the new base file; counts those from the threshold on."""
         for table in tables:
-            if cut is not None:
-                self.rows_beyond += int(cut.is_late(table).sum())
+            if threshold is not None:
+                self.rows_beyond += int(threshold.is_late(table).sum())
             yield table
 
     def remaining_rows(self) -> pa.Table:
@@ -249,7 +249,7 @@ class SplitMerge:
 
 
 def split_slice(
-    task: WriteTask, item: FileSlice, changes: Changes, cut: EventTimeThreshold
+    task: WriteTask, item: FileSlice, changes: Changes, threshold: EventTimeThreshold
 ) -> SplitMerge:
     """Split a slice at an event time, as far as the table's index allows.
 
@@ -257,8 +257,8 @@ def split_slice(
     Other indexes find a key only in base files, so some version of it must stay there.
     """
     in_base = None if task.buckets else _KeysInBase(task, item)
-    logs = split_logs(changes, task.stored_schema, task.merge_rule, cut, in_base)
-    return SplitMerge(logs, cut if task.buckets else None)
+    logs = split_logs(changes, task.stored_schema, task.merge_rule, threshold, in_base)
+    return SplitMerge(logs, threshold if task.buckets else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,7 @@ class CompactionSettings(LogPlanningSettings):
         doc="Which file groups a budget is spent on first: those that the `strategy` prefers, or "
         "`oldest_debt_first`, those with the oldest uncompacted log files.",
     )
-    most_operations: int = option(
+    max_operations: int = option(
         "lakewright.compaction.plan.operations",
         0,
         parse=at_least(0),

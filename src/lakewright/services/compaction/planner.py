@@ -134,10 +134,10 @@ class StrategyChain:
         return Selection(remaining, skipped)
 
 
-def strategy_for(settings: CompactionSettings, scene: StrategyContext) -> StrategyChain:
+def strategy_for(settings: CompactionSettings, context: StrategyContext) -> StrategyChain:
     """Return the strategies that the settings name, created for one plan."""
     return StrategyChain(
-        tuple((_short_name(name), _factory(name)(scene)) for name in settings.strategies)
+        tuple((_short_name(name), _factory(name)(context)) for name in settings.strategies)
     )
 
 
@@ -183,7 +183,7 @@ def plan_compaction(
     if isinstance(placed, Skip):
         return placed if slices else Skip(empty_plan_reason("compact", skipped))
     free = placed.candidates if placed else candidates(slices, settings.max_file_size)
-    selection = _limit(strategy.choose(settings, free), settings.most_operations)
+    selection = _limit(strategy.choose(settings, free), settings.max_operations)
     _check_selection(selection, free)
     chosen = {c.key for c in selection.chosen}
     for item in free:

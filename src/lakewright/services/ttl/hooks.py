@@ -77,14 +77,14 @@ class PreWriteTtl:
         return {NEXT_KEY: f"{until} {fingerprint(settings)}"} if until else {}
 
 
-def next_check_time(verdicts: Iterable[TtlDecision], settings: TtlSettings, now: datetime) -> str:
+def next_check_time(decisions: Iterable[TtlDecision], settings: TtlSettings, now: datetime) -> str:
     """The time up to which no partition can expire, not even one created from now on.
 
     Empty if a partition is expired already, or a policy deletes rows: then the next write runs TTL.
     """
     policies = active_policies(settings)
     earliest = min((active.policy.expiry(now) for active in policies), default=NEVER)
-    for decision in verdicts:
+    for decision in decisions:
         if decision.expired or decision.rows_before is not None:
             return ""
         if decision.expires_at is not None:

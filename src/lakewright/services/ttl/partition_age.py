@@ -213,21 +213,23 @@ class PartitionAges:
             return not timeline.is_committed(at)
         return self.archived_instants is not None and at not in self.archived_instants
 
-    def with_history(self, partitions: Iterable[str], *, births: bool = False) -> PartitionAges:
-        """Add the archived writes to partitions; with `births` also those since their creation."""
-        first, last = self._range(partitions, births=births)
+    def with_history(
+        self, partitions: Iterable[str], *, since_creation: bool = False
+    ) -> PartitionAges:
+        """Add the archived writes to partitions, all since their creation if `since_creation`."""
+        first, last = self._range(partitions, since_creation=since_creation)
         archived = list(archived_writes(self.snapshot, first, last))
         of_rows = [write for write in archived if writes_rows(write.commit)]
         instants = frozenset(write.instant.requested_at for write in archived)
         return replace(self, writes=writes_of([*of_rows, *self.active]), archived_instants=instants)
 
-    def _range(self, partitions: Iterable[str], *, births: bool) -> tuple[str, str]:
+    def _range(self, partitions: Iterable[str], *, since_creation: bool) -> tuple[str, str]:
         """The range of instant times to read from the archived timeline."""
         firsts, lasts = [], []
         for times in map(self.times_of, partitions):
-            references = [times.updated, *([times.created] if births else [])]
+            references = [times.updated, *([times.created] if since_creation else [])]
             firsts.append(min(item.at if item is not None else "" for item in references))
-            lasts.append(_MAX_TIME if births else times.bound or _MAX_TIME)
+            lasts.append(_MAX_TIME if since_creation else times.bound or _MAX_TIME)
         return min(firsts), max(lasts)
 
 
@@ -276,8 +278,8 @@ def evaluate_partitions(
         if is_doubtful(decision, times, start):
             doubtful.append(p)
     if doubtful:
-        births = any(policy.basis is RetentionBasis.BY_CREATION_TIME for policy in rules)
-        ages = ages.with_history(doubtful, births=births)
+        since_creation = any(policy.basis is RetentionBasis.BY_CREATION_TIME for policy in rules)
+        ages = ages.with_history(doubtful, since_creation=since_creation)
         decisions |= {p: evaluate(p, ages.times_of(p)) for p in doubtful}
     return decisions
 

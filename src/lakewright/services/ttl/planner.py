@@ -187,40 +187,40 @@ def local_time(time: str) -> datetime | None:
 _formatted = lru_cache(maxsize=4096)(format_time)
 
 
-def is_doubtful(verdict: TtlDecision, times: PartitionTimes, start: str) -> bool:
+def is_doubtful(decision: TtlDecision, times: PartitionTimes, start: str) -> bool:
     """Whether the archived timeline may have a later write than the one that the decision is from.
 
     A partition that is not expired is never doubtful, as a later write could only make it expire
     later. `start` is the start of the active timeline.
     """
-    if verdict.policy is None or verdict.rows_before is not None:
+    if decision.policy is None or decision.rows_before is not None:
         return False
-    if verdict.reference is None:
+    if decision.reference is None:
         return times.updated is None
-    if not verdict.expired or verdict.source is ReferenceSource.PATH:
+    if not decision.expired or decision.source is ReferenceSource.PATH:
         return False
-    if verdict.source is ReferenceSource.CREATED:
+    if decision.source is ReferenceSource.CREATED:
         return times.created is not None and times.created.at < start
-    return times.bound > verdict.reference
+    return times.bound > decision.reference
 
 
 def plan_ttl(
-    verdicts: Sequence[TtlDecision],
+    ttl_decisions: Sequence[TtlDecision],
     settings: TtlSettings,
     completed_writes: frozenset[str] = frozenset(),
 ) -> TtlPlan | Skip:
     """Plan to delete the expired partitions that are not blocked, oldest first, up to the limit."""
-    expired, limit = [d for d in verdicts if d.affects_partition], settings.most_partitions
+    expired, limit = [d for d in ttl_decisions if d.affects_partition], settings.most_partitions
     missing = {d.partition: f"held by {d.blocked_by}" for d in expired if d.blocked_by}
     if len(missing) == len(expired):
-        return Skip(_why_none(verdicts, missing))
+        return Skip(_why_none(ttl_decisions, missing))
     deletable = sorted((d for d in expired if d.is_due), key=_age)
     for decision in deletable[limit:]:
         missing[decision.partition] = f"beyond the {limit} partitions of one run"
     return TtlPlan(
         operations=tuple(deletable[:limit]),
         records=tuple(d for d in expired if d.rows_before is not None and not d.blocked_by),
-        decisions=tuple(verdicts),
+        decisions=tuple(ttl_decisions),
         missing_reasons=missing,
         settings=settings,
         considered_writes=completed_writes,

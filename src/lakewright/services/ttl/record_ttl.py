@@ -57,30 +57,30 @@ class RecordTtl:
         by_event = self.config.merge_mode is MergeMode.EVENT_TIME
         return by_event and bool(self.config.ordering_fields)
 
-    def limits(self, verdicts: Iterable[TtlDecision]) -> Limits:
+    def limits(self, decisions: Iterable[TtlDecision]) -> Limits:
         """The time before which rows are old, by partition."""
-        cutoffs = {d.partition: d.rows_before for d in verdicts if d.rows_before is not None}
+        cutoffs = {d.partition: d.rows_before for d in decisions if d.rows_before is not None}
         if self.column == COMMIT_TIME:
             return cutoffs
         zone = zone_of(self.config.timeline_zone)
         return {p: int(parse_time(at, zone).timestamp() * 1000) for p, at in cutoffs.items()}
 
-    def rows(self, context: ExecutionContext, verdicts: Sequence[TtlDecision]) -> RowSource:
+    def rows(self, context: ExecutionContext, decisions: Sequence[TtlDecision]) -> RowSource:
         """The old rows of partitions, with the columns that a delete needs."""
         fields = (*self.config.record_key_fields, *self.config.partition_fields)
         ordering = self.config.ordering_fields if self.is_ordered else ()
         names = dict.fromkeys(name.split(".")[0] for name in (*fields, *ordering))
-        plan = self._plan(context, verdicts, tuple(names))
+        plan = self._plan(context, decisions, tuple(names))
         schema = select_fields(plan.schema, [n for n in names if n not in META_COLUMNS])
-        select = partial(pick_old, self.column, self.limits(verdicts), tuple(schema.names))
+        select = partial(pick_old, self.column, self.limits(decisions), tuple(schema.names))
         return context.engine.scan(context.writer.storage, plan).map_batches(select, schema)
 
     def counts(
-        self, context: ExecutionContext, verdicts: Sequence[TtlDecision]
+        self, context: ExecutionContext, decisions: Sequence[TtlDecision]
     ) -> list[tuple[str, int]]:
         """The partitions with old rows, and how many; the one with the oldest row first."""
-        plan = self._plan(context, verdicts, ())
-        count = partial(count_old, context.writer.storage, self.column, self.limits(verdicts))
+        plan = self._plan(context, decisions, ())
+        count = partial(count_old, context.writer.storage, self.column, self.limits(decisions))
         totals: dict[str, tuple[int | str, int]] = {}
         for counts in context.engine.map(count, plan.tasks(), _size):
             for partition, oldest, number in counts:

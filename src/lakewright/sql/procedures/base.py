@@ -205,9 +205,9 @@ INSTANT = Parameter("instant_time", required=True, about="the instant of a write
 ARCHIVED = Parameter("showArchived", False, about="whether to include the archived timeline")
 
 
-def limit(most: int) -> Parameter:
+def limit(default: int) -> Parameter:
     """Return a parameter `limit` with a default."""
-    return Parameter("limit", most, about="the maximum number of rows, the newest first")
+    return Parameter("limit", default, about="the maximum number of rows, the newest first")
 
 
 LIMIT = limit(20)
@@ -227,7 +227,7 @@ class Procedure:
     run: Callable[[Table, Arguments], Rows]
 
 
-def most(arguments: Arguments) -> int | None:
+def row_limit(arguments: Arguments) -> int | None:
     """Return the maximum number of rows, None for all.
 
     With a filter a procedure returns all rows: the filter applies before the limit.

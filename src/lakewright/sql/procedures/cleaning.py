@@ -23,8 +23,8 @@ from lakewright.sql.procedures.base import (
     Procedure,
     Rows,
     limit,
-    most,
     parse_options,
+    row_limit,
 )
 from lakewright.table.properties import read_optional
 from lakewright.table.snapshot import Snapshot
@@ -111,7 +111,7 @@ def _show_cleans(table: Table, arguments: Arguments) -> Rows:
         )
         for instant, clean in _cleans(table.snapshot())
     ]
-    return rows[: most(arguments)]
+    return rows[: row_limit(arguments)]
 
 
 def _show_cleaned(table: Table, arguments: Arguments) -> Rows:
@@ -133,7 +133,7 @@ def _show_cleaned(table: Table, arguments: Arguments) -> Rows:
         for instant, clean in _cleans(table.snapshot())
         for cleaned in clean.partitions.values()
     ]
-    return rows[: most(arguments)]
+    return rows[: row_limit(arguments)]
 
 
 def _show_plans(table: Table, arguments: Arguments) -> Rows:
@@ -154,7 +154,7 @@ def _show_plans(table: Table, arguments: Arguments) -> Rows:
                 json.dumps(dict(plan.extra), sort_keys=True) if plan.extra else None,
             )
         )
-    return rows[: most(arguments)]
+    return rows[: row_limit(arguments)]
 
 
 def _archive(table: Table, arguments: Arguments) -> Rows:

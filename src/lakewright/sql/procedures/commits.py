@@ -19,7 +19,7 @@ from lakewright.sql.procedures.base import (
     Procedure,
     Rows,
     limit,
-    most,
+    row_limit,
 )
 from lakewright.table.snapshot import Snapshot
 
@@ -115,7 +115,7 @@ def _show_completed(to_rows: Line) -> Callable[[Table, Arguments], Rows]:
     def run(table: Table, arguments: Arguments) -> Rows:
         snapshot = table.snapshot()
         newest = reversed(snapshot.timeline.completed_writes)
-        return list(islice(_commit_rows(snapshot, newest, to_rows), most(arguments)))
+        return list(islice(_commit_rows(snapshot, newest, to_rows), row_limit(arguments)))
 
     return run
 
@@ -125,7 +125,7 @@ def _show_archived(to_rows: Line) -> Callable[[Table, Arguments], Rows]:
         snapshot = table.snapshot()
         first, last = arguments["start_ts"] or "", arguments["end_ts"] or "9"
         newest = [i for i in reversed(snapshot.archived) if first <= i.requested_at <= last]
-        return list(islice(_commit_rows(snapshot, newest, to_rows), most(arguments)))
+        return list(islice(_commit_rows(snapshot, newest, to_rows), row_limit(arguments)))
 
     return run
 
@@ -147,7 +147,7 @@ def written(snapshot: Snapshot, instant: str) -> tuple[Instant, CommitMetadata]:
 def _show_one(to_rows: Line) -> Callable[[Table, Arguments], Rows]:
     def run(table: Table, arguments: Arguments) -> Rows:
         write = written(table.snapshot(), arguments["instant_time"])
-        return list(islice(to_rows(*write), most(arguments)))
+        return list(islice(to_rows(*write), row_limit(arguments)))
 
     return run
 
@@ -206,7 +206,7 @@ def _show_extra_metadata(table: Table, arguments: Arguments) -> Rows:
         for key, value in commit.extra.items()
         if metadata_key in (None, key)
     ]
-    return rows[: most(arguments)]
+    return rows[: row_limit(arguments)]
 
 
 def _write_amplification(table: Table, arguments: Arguments) -> Rows:
@@ -225,7 +225,7 @@ def _write_amplification(table: Table, arguments: Arguments) -> Rows:
         total_written,
         f"{total_written / total_updated:.2f}" if total_updated else "0",
     )
-    max_rows = most(arguments)
+    max_rows = row_limit(arguments)
     return [*(rows if max_rows is None else rows[max(len(rows) - max_rows, 0) :]), total]
 
 

@@ -24,7 +24,7 @@ from lakewright.sql.procedures.base import (
     Procedure,
     Rows,
     limit,
-    most,
+    row_limit,
 )
 from lakewright.storage.base import Storage, join_path
 from lakewright.table.properties import BACKUP, PROPERTIES, read_optional
@@ -69,7 +69,7 @@ def _show_all(table: Table, arguments: Arguments) -> Rows:
         if fnmatchcase(f"{group.partition}/", f"{pattern.strip('/')}*")
         for file_slice in reversed(group.slices)
     ]
-    return rows[: most(arguments)]
+    return rows[: row_limit(arguments)]
 
 
 def _show_latest(table: Table, arguments: Arguments) -> Rows:
@@ -80,7 +80,7 @@ def _show_latest(table: Table, arguments: Arguments) -> Rows:
     groups = snapshot.groups(_view(snapshot, arguments), files)
     merge = arguments["merge"]
     return [_latest_row(table.storage, group, planned, merge=merge) for group in groups][
-        : most(arguments)
+        : row_limit(arguments)
     ]
 
 
@@ -125,7 +125,7 @@ def _file_sizes(table: Table, arguments: Arguments) -> Rows:
     for file in chain.from_iterable(files.values()):
         if snapshot.timeline.is_committed(file.instant):
             sizes.setdefault(file.instant, []).append(file.size)
-    newest = sorted(sizes, reverse=True)[: most(arguments)]
+    newest = sorted(sizes, reverse=True)[: row_limit(arguments)]
     rows: Rows = [(at, *_statistics(sizes[at])) for at in newest]
     return [*rows, ("ALL", *_statistics(list(chain.from_iterable(sizes.values()))))] if rows else []
 
@@ -189,11 +189,11 @@ def _file_group_history(table: Table, arguments: Arguments) -> Rows:
         ]
     if not rows:
         raise InvalidError("no write on the timeline is about this file group", file_id=file_id)
-    return rows[::-1][: most(arguments)]
+    return rows[::-1][: row_limit(arguments)]
 
 
 def _properties(table: Table, arguments: Arguments) -> Rows:
-    return [*sorted(table.config.properties.items())][: most(arguments)]
+    return [*sorted(table.config.properties.items())][: row_limit(arguments)]
 
 
 def _validate(table: Table, arguments: Arguments) -> Rows:

@@ -19,8 +19,8 @@ from lakewright.sql.procedures.base import (
     Procedure,
     Rows,
     limit,
-    most,
     parse_options,
+    row_limit,
 )
 from lakewright.table.plan_scheduling import load_pending_plans
 
@@ -42,7 +42,7 @@ def _cancel(table: Table, arguments: Arguments) -> Rows:
 
 def _show_rollbacks(table: Table, arguments: Arguments) -> Rows:
     rollbacks = table.rollbacks(archived=bool(arguments[ARCHIVED.name]))
-    newest = rollbacks[::-1][: most(arguments)]
+    newest = rollbacks[::-1][: row_limit(arguments)]
     return [
         (
             rollback.instant.requested_at,
@@ -61,7 +61,7 @@ def _show_rollbacks(table: Table, arguments: Arguments) -> Rows:
 
 def _show_plans(table: Table, arguments: Arguments) -> Rows:
     runner = table.services(parse_options(arguments["options"]))
-    plans = load_pending_plans(runner.writer, table.snapshot())[::-1][: most(arguments)]
+    plans = load_pending_plans(runner.writer, table.snapshot())[::-1][: row_limit(arguments)]
     return [
         (
             plan.instant.requested_at,
@@ -95,7 +95,7 @@ def _show_missing(table: Table, arguments: Arguments) -> Rows:
                 (action, max(instants), partition, reasons.get(partition))
                 for partition in plan.missing_partitions or ()
             ]
-    return rows[: most(arguments)]
+    return rows[: row_limit(arguments)]
 
 
 _INCREMENTAL_SERVICES = REWRITES

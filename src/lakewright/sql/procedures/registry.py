@@ -31,8 +31,8 @@ from lakewright.sql.procedures.base import (
     Rows,
     bound_arguments,
     describe,
-    most,
     parse_options,
+    row_limit,
 )
 from lakewright.sql.procedures.cleaning import CLEAN_PROCEDURES
 from lakewright.sql.procedures.commits import COMMIT_PROCEDURES
@@ -124,7 +124,9 @@ def _select_columns(rows: Rows, service: str, arguments: Arguments) -> Rows:
 
 def _show_plans(action: Action) -> Callable[[Table, Arguments], Rows]:
     def run(table: Table, arguments: Arguments) -> Rows:
-        return _select_columns(_plans(table.snapshot(), action, most(arguments)), action, arguments)
+        return _select_columns(
+            _plans(table.snapshot(), action, row_limit(arguments)), action, arguments
+        )
 
     return run
 
@@ -167,7 +169,7 @@ def _schedule_or_execute(
         instants = [part.strip() for part in text.split(",") if part.strip()]
         if not instants:
             pending = load_snapshot(runner.storage).timeline.pending(action)
-            instants = [i.requested_at for i in pending][: most(arguments)]
+            instants = [i.requested_at for i in pending][: row_limit(arguments)]
         return [runner.execute(at).instant for at in instants]
     if operation == "scheduleandexecute":
         outcome = runner.run(service)
@@ -185,14 +187,14 @@ def _run_service(table: Table, arguments: Arguments) -> Rows:
 
 
 def _show_debt(table: Table, arguments: Arguments) -> Rows:
-    partitions = table.compaction_debt().partitions[: most(arguments)]
+    partitions = table.compaction_debt().partitions[: row_limit(arguments)]
     return [(d.partition, d.log_files, d.log_bytes, d.oldest, d.reason) for d in partitions]
 
 
 def _show_freshness(table: Table, arguments: Arguments) -> Rows:
     freshness = table.freshness()
     whole_table = PartitionFreshness(freshness.snapshot, freshness.read_optimized)
-    partitions = islice(freshness.partitions.items(), most(arguments))
+    partitions = islice(freshness.partitions.items(), row_limit(arguments))
     return [
         (path, name, view.completion, view.freshness)
         for path, values in (("", whole_table), *partitions)
@@ -204,7 +206,7 @@ def _show_freshness(table: Table, arguments: Arguments) -> Rows:
 
 
 def _show_holding_back(table: Table, arguments: Arguments) -> Rows:
-    limit = most(arguments)
+    limit = row_limit(arguments)
     blocking = table.blocking_log_files(sys.maxsize if limit is None else limit)
     return [(b.partition, b.file_id, b.log, b.instant, b.event_time, b.size) for b in blocking]
 

@@ -21,7 +21,7 @@ from lakewright.sql.procedures.base import (
     Parameter,
     Procedure,
     Rows,
-    most,
+    row_limit,
 )
 from lakewright.table.snapshot import Snapshot
 
@@ -42,7 +42,7 @@ def _show_timeline(table: Table, arguments: Arguments) -> Rows:
     times = _modification_times(snapshot)
     targets = {entry.instant.requested_at: entry.target for entry in table.rollbacks()}
     rows: Rows = []
-    for timeline, instant in instants[: most(arguments)]:
+    for timeline, instant in instants[: row_limit(arguments)]:
         action = instant.completed_action
         target = targets.get(instant.requested_at) if instant.action == Action.ROLLBACK else None
         rows.append(
@@ -73,7 +73,7 @@ def _modification_times(snapshot: Snapshot) -> dict[tuple[str, str, State], str]
 
 def _show_savepoints(table: Table, arguments: Arguments) -> Rows:
     savepoints = sorted(table.snapshot().timeline.savepointed, reverse=True)
-    return [(at,) for at in savepoints[: most(arguments)]]
+    return [(at,) for at in savepoints[: row_limit(arguments)]]
 
 
 def _create_savepoint(table: Table, arguments: Arguments) -> Rows:

@@ -22,7 +22,7 @@ from lakewright.table.heartbeat import is_expired
 from lakewright.table.properties import METADATA_FOLDER
 
 _MAX_SHOWN_FILES = 5
-_MOST_FINDINGS = 50
+_MAX_FINDINGS = 50
 
 
 # Data files.
@@ -70,7 +70,7 @@ def unlisted_files(evidence: Evidence) -> Iterator[Finding]:
     files that the commit lists exist, and no task of the write can be running.
     """
     missing = {split_path(path)[1] for path in evidence.missing}
-    for at, files in sorted(evidence.unlisted.items())[:_MOST_FINDINGS]:
+    for at, files in sorted(evidence.unlisted.items())[:_MAX_FINDINGS]:
         all_listed_exist = not missing & evidence.commits[at].referenced_file_names()
         youngest_ms = max(file.modified_ms for file in files)
         is_old = is_expired(youngest_ms, evidence.heartbeat, evidence.now_ms)
@@ -113,7 +113,7 @@ def missing_files(evidence: Evidence) -> Iterator[Finding]:
         (FindingKind.EMPTY_FILE, "a file that queries need is empty", evidence.empty),
     ]
     for kind, message, paths in groups:
-        for path in paths[:_MOST_FINDINGS]:
+        for path in paths[:_MAX_FINDINGS]:
             yield Finding(
                 kind,
                 Severity.ERROR,
@@ -135,12 +135,12 @@ def orphans(evidence: Evidence) -> Iterator[Finding]:
         return
     timeline = evidence.snapshot.timeline
     instants = {i.requested_at for i in timeline} | evidence.archived
-    marked = {*evidence.leftovers.orphans, *evidence.leftovers.aging}
+    marked = {*evidence.leftovers.orphans, *evidence.leftovers.recent_orphans}
     by_instant: dict[str, list[FileStatus]] = {}
     for status, file in data_files(evidence):
         if file.instant not in instants and file.instant not in marked:
             by_instant.setdefault(file.instant, []).append(status)
-    for at, files in sorted(by_instant.items())[:_MOST_FINDINGS]:
+    for at, files in sorted(by_instant.items())[:_MAX_FINDINGS]:
         visible = timeline.is_archived(at)
         yield Finding(
             FindingKind.ORPHAN,
@@ -188,7 +188,7 @@ def leftover_files(evidence: Evidence) -> Iterator[Finding]:
             at,
             safe=True,
         )
-    for at in leftovers.aging:
+    for at in leftovers.recent_orphans:
         yield Finding(
             FindingKind.STRAYS,
             Severity.NOTE,
@@ -442,7 +442,7 @@ def _is_recorded(write: Instant, recorded: tuple[Instant, ...]) -> bool:
 
 def ignored_entries(evidence: Evidence) -> Iterator[Finding]:
     """Find files and folders that no listing shows."""
-    for entry in evidence.ignored[:_MOST_FINDINGS]:
+    for entry in evidence.ignored[:_MAX_FINDINGS]:
         yield Finding(
             FindingKind.PASSED_OVER,
             Severity.WARNING,

@@ -150,11 +150,11 @@ class InProcessLock:
     def __init__(self, root: str, settings: LockSettings) -> None:
         self._root = root
         self._wait_ms = max(0, settings.wait_ms)
-        self._held: _Slot | None = None
+        self._held_slot: _Slot | None = None
 
     def acquire(self) -> None:
         """Wait for the lock and acquire it."""
-        if self._held is not None:
+        if self._held_slot is not None:
             raise InvalidError("the lock is held already", table=self._root)
         with _SLOTS_GUARD:
             slot = _SLOTS.setdefault(self._root, _Slot())
@@ -165,16 +165,16 @@ class InProcessLock:
                 waited_ms=self._wait_ms,
             )
         slot.holder = threading.current_thread().name
-        self._held = slot
+        self._held_slot = slot
 
     def verify(self) -> None:
         """Raise ConflictError unless the lock is held; once held, it cannot be lost."""
-        if self._held is None:
+        if self._held_slot is None:
             raise ConflictError("the lock of the table is not held", table=self._root)
 
     def release(self) -> None:
         """Release the lock; does nothing if it is not held."""
-        slot, self._held = self._held, None
+        slot, self._held_slot = self._held_slot, None
         if slot is not None:
             slot.holder = ""
             slot.lock.release()

@@ -73,12 +73,12 @@ class FileLock:
         """Raise LostLockError unless this process owns the file, and it does not expire soon."""
         if self._owner is None:
             raise ConflictError("the lock of the table is not held", file=self._path)
-        left_ms = self._expire_ms - self._held_since.age_ms(self._clock)
-        if self._expire_ms and left_ms < safety_margin_ms(self._expire_ms):
+        remaining_ms = self._expire_ms - self._held_since.age_ms(self._clock)
+        if self._expire_ms and remaining_ms < safety_margin_ms(self._expire_ms):
             raise LostLockError(
                 "the lock was held too long and others may take it",
                 file=self._path,
-                left_ms=left_ms,
+                left_ms=remaining_ms,
             )
         content = self._read()
         if _owner_of(content) != self._owner:

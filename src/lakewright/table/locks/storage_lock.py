@@ -64,7 +64,7 @@ def parse_lock_file(data: bytes) -> LockFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldLock:
     lock: LockFile
     version: str
     since: DualTimestamp
@@ -88,22 +88,22 @@ class StorageLock:
         self._clock = clock
         self._validity_ms = settings.storage_validity_s * 1000
         self._margin_ms = safety_margin_ms(self._validity_ms)
-        self._held: _Held | None = None
-        self._lost = ""  # why it is lost; empty while it is not
+        self._held_lock: _HeldLock | None = None
+        self._loss_reason = ""  # why it is lost; empty while it is not
         self._guard = threading.RLock()
         self._renewal: PeriodicTask | None = None
 
     def acquire(self) -> None:
         """Wait for the lock and acquire it; from then on a thread renews it."""
-        if self._held is not None:
+        if self._held_lock is not None:
             raise InvalidError("the lock is held already", file=PATH)
         owner = self._clock.new_id()
-        self._lost = ""
+        self._loss_reason = ""
         try:
             acquire_with_retry(lambda: self._attempt(owner), self._settings, self._clock)
         finally:
             # The file may have been written though storage did not answer.
-            if self._held is None:
+            if self._held_lock is None:
                 retry(lambda: self._expire(owner), self._settings, self._clock)
         period_s = self._settings.storage_renew_s
         self._renewal = PeriodicTask(self.renew, period_s, self._clock, name="storage lock")
@@ -125,19 +125,19 @@ class StorageLock:
         the lock stays as it was.
         """
         with self._guard:
-            held = self._held
-            if held is None or self._lost:
+            held_lock = self._held_lock
+            if held_lock is None or self._loss_reason:
                 return False
             now = DualTimestamp.now(self._clock)
-            if held.since.age_ms(self._clock) >= self._validity_ms:
-                self._lost = "the lock was not renewed in time"
+            if held_lock.since.age_ms(self._clock) >= self._validity_ms:
+                self._loss_reason = "the lock was not renewed in time"
                 return False
-            lock = replace(held.lock, valid_until_ms=now.wall_ms + self._validity_ms)
+            lock = replace(held_lock.lock, valid_until_ms=now.wall_ms + self._validity_ms)
             try:
-                version = self._storage.replace_if(PATH, format_lock_file(lock), held.version)
+                version = self._storage.replace_if(PATH, format_lock_file(lock), held_lock.version)
             except ConflictError:
-                return self._is_still_ours(held)
-            self._held = _Held(lock, version, now)
+                return self._is_still_ours(held_lock)
+            self._held_lock = _HeldLock(lock, version, now)
             return True
 
     def release(self) -> None:
@@ -145,10 +145,10 @@ class StorageLock:
         if self._renewal is not None:
             self._renewal.stop()
             self._renewal = None
-        held, self._held = self._held, None
-        if held is not None:
+        held_lock, self._held_lock = self._held_lock, None
+        if held_lock is not None:
             # If storage does not answer at all, the lock expires with its validity.
-            retry(lambda: self._expire(held.lock.owner), self._settings, self._clock)
+            retry(lambda: self._expire(held_lock.lock.owner), self._settings, self._clock)
 
     def _attempt(self, owner: str) -> str | None:
         """Try once to acquire the lock; return None, or its holder."""
@@ -166,30 +166,30 @@ class StorageLock:
             return "another writer that was faster"
         if self._validity_ms - now.age_ms(self._clock) < self._margin_ms:
             return "ourselves, but storage answered so late that it is no longer valid"
-        self._held = _Held(lock, version, now)
+        self._held_lock = _HeldLock(lock, version, now)
         return None
 
-    def _is_still_ours(self, held: _Held) -> bool:
+    def _is_still_ours(self, held_lock: _HeldLock) -> bool:
         """Whether a renewal was refused because an earlier one succeeded without an answer."""
         try:
             stored = self._load()
         except CorruptError:
             stored = None
-        if stored and stored[0].owner == held.lock.owner and not stored[0].expired:
+        if stored and stored[0].owner == held_lock.lock.owner and not stored[0].expired:
             # When that renewal was written is unknown, so the known validity is not extended.
-            self._held = replace(held, version=stored[1])
+            self._held_lock = replace(held_lock, version=stored[1])
             return True
-        self._lost = "the lock was taken away"
+        self._loss_reason = "the lock was taken away"
         return False
 
     def _check_validity(self) -> None:
-        if self._held is None:
+        if self._held_lock is None:
             raise ConflictError("the lock of the table is not held", file=PATH)
-        remaining_ms = self._validity_ms - self._held.since.age_ms(self._clock)
+        remaining_ms = self._validity_ms - self._held_lock.since.age_ms(self._clock)
         if remaining_ms <= 0:
-            self._lost = self._lost or "the lock was not renewed in time"
-        if self._lost:
-            raise LostLockError(self._lost, file=PATH)
+            self._loss_reason = self._loss_reason or "the lock was not renewed in time"
+        if self._loss_reason:
+            raise LostLockError(self._loss_reason, file=PATH)
         if remaining_ms < self._margin_ms:
             raise LostLockError("the lock is about to end", file=PATH, left_ms=remaining_ms)
 

@@ -23,8 +23,8 @@ from lakewright.storage.memory import MemoryStorage
 def test_defaults_are_those_of_hudi() -> None:
     sqs, pubsub = SqsSettings(), PubSubSettings()
     assert (sqs.wait_s, sqs.per_batch, sqs.per_request, sqs.visibility_s) == (20, 5, 10, 30)
-    assert (pubsub.per_request, pubsub.per_batch, pubsub.most_s) == (10, 1000, 60)
-    assert SelectionSettings().most_files == 10_000
+    assert (pubsub.per_request, pubsub.per_batch, pubsub.max_s) == (10, 1000, 60)
+    assert SelectionSettings().max_files == 10_000
 
 
 def test_older_names_are_understood() -> None:
@@ -33,7 +33,7 @@ def test_older_names_are_understood() -> None:
         "hoodie.deltastreamer.source.cloud.data.max.files.per.sync": "7",
     }
     found = settings_from(SelectionSettings, options)
-    assert (found.prefix, found.most_files) == ("in/", 7)
+    assert (found.prefix, found.max_files) == ("in/", 7)
 
 
 def test_reader_options_are_json() -> None:

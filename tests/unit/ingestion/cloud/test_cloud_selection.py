@@ -69,8 +69,8 @@ def run(case: Case) -> list[Selection]:
             [e for e in rows if e is not None and e.completed_at <= until],
             after=place,
             until=until,
-            most_files=case.files,
-            most_bytes=limit,
+            max_files=case.files,
+            max_bytes=limit,
         )
         found.append(chosen)
         place = chosen.position
@@ -246,7 +246,7 @@ def test_of_several_events_of_an_object_the_newest_is_read() -> None:
         CloudObject("3", "lake", "a", "a", 30, "2026-01-01T00:00:02Z"),
         CloudObject("1", "lake", "b", "b", 5, "2026-01-01T00:00:01Z"),
     ]
-    chosen = select(events, after=None, until="3", most_files=10)
+    chosen = select(events, after=None, until="3", max_files=10)
     assert [(o.path, o.size) for o in chosen.objects] == [("b", 5), ("a", 20)]
     assert str(chosen.position) == "2#a"
 
@@ -254,7 +254,7 @@ def test_of_several_events_of_an_object_the_newest_is_read() -> None:
 def test_objects_at_the_same_place_are_read_together() -> None:
     events = [CloudObject("1", bucket, "a", "a", 60) for bucket in ("left", "right")]
     more = CloudObject("1", "left", "b", "b", 1)
-    chosen = select([*events, more], after=None, until="1", most_files=1, most_bytes=100)
+    chosen = select([*events, more], after=None, until="1", max_files=1, max_bytes=100)
     assert [(o.bucket, o.path) for o in chosen.objects] == [("left", "a"), ("right", "a")]
     assert (str(chosen.position), chosen.waiting) == ("1#a", 1)
 
@@ -262,12 +262,12 @@ def test_objects_at_the_same_place_are_read_together() -> None:
 def test_a_batch_ends_before_objects_of_one_place_that_do_not_fit_together() -> None:
     first = CloudObject("1", "left", "a", "a", 50)
     pair = [CloudObject("1", bucket, "b", "b", 30) for bucket in ("left", "right")]
-    chosen = select([first, *pair], after=None, until="1", most_files=10, most_bytes=100)
+    chosen = select([first, *pair], after=None, until="1", max_files=10, max_bytes=100)
     assert str(chosen.position) == "1#a"
 
 
 def test_without_any_commit_there_is_no_place() -> None:
-    assert select([], after=None, until=None, most_files=1) == Selection()
+    assert select([], after=None, until=None, max_files=1) == Selection()
 
 
 def test_a_page_that_may_have_been_cut_gives_whole_places_only() -> None:
@@ -316,7 +316,7 @@ def test_keys_that_are_not_encoded_stay_as_they_are() -> None:
 
 def test_missing_objects_leave_the_place_where_it_is() -> None:
     events = [CloudObject("1", "lake", key, key, 1) for key in "ab"]
-    chosen = select(events, after=None, until="1", most_files=10)
+    chosen = select(events, after=None, until="1", max_files=10)
     left = chosen.without([events[1]])
     assert left.objects == (events[0],)
     assert (left.position, left.missing) == (chosen.position, 1)

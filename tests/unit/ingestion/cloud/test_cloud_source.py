@@ -160,7 +160,7 @@ def test_a_chain_of_batches_reads_every_object_after_its_newest_event(
     steps = iter(seen)
     while True:
         events = [event for commit in named[:there] for event in commit]
-        chosen = select(events, after=place, until=str(there), most_files=files, most_bytes=size)
+        chosen = select(events, after=place, until=str(there), max_files=files, max_bytes=size)
         last_read |= {(item.bucket, item.path): there for item in chosen.objects}
         for item in chosen.objects:
             assert place is None or place.is_before(item.completed_at, item.key)

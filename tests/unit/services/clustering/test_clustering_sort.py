@@ -12,7 +12,7 @@ import pytest
 
 from lakewright.services.clustering import layout
 from lakewright.services.clustering.layout import Layout, Ordering, sorted_rows
-from lakewright.write.spill import pieces
+from lakewright.write.spill import split_by_size
 
 COUNT = 6000
 
@@ -91,9 +91,9 @@ def test_what_is_held_is_bounded(disk: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     def noted(table: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
         sizes.append(table.nbytes)
-        return pieces(table, most_bytes)
+        return split_by_size(table, most_bytes)
 
-    monkeypatch.setattr(layout, "pieces", noted)
+    monkeypatch.setattr(layout, "split_by_size", noted)
     table = rows().set_column(0, "a", pa.array([7] * (COUNT - 5) + [1, 2, 3, 8, 9]))
     limit = 40_000
     list(sorted_rows(Rows(table).read, Ordering(("a",)), limit))

@@ -12,7 +12,7 @@ import pytest
 
 from lakewright.model.instant import parse_time
 from lakewright.model.plans import Skip
-from lakewright.model.ttl import ENABLED, MOST_PARTITIONS, POLICIES, TtlLevel, TtlPolicy, TtlUnit
+from lakewright.model.ttl import ENABLED, MAX_PARTITIONS, POLICIES, TtlLevel, TtlPolicy, TtlUnit
 from lakewright.services.ttl.planner import TtlPlan
 from lakewright.services.ttl.record_ttl import pick_old
 from lakewright.services.ttl.service import explain
@@ -102,7 +102,7 @@ def test_a_run_takes_rows_of_some_partitions_those_with_the_oldest_first() -> No
     made = table(event_time=True)
     made.upsert([event("a", 3, "x"), event("b", 2, "y"), event("c", 1, "z"), event("d", 9, "w")])
     made.clock.sleep(11 * DAY)
-    told = {MOST_PARTITIONS: "2"}
+    told = {MAX_PARTITIONS: "2"}
     done = run(made, told)
     assert isinstance(done, Commit)
     assert sorted(done.partitions) == ["y", "z"]
