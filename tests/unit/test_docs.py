@@ -66,9 +66,10 @@ def test_an_extension_point_is_on_its_page(name: str) -> None:
     assert re.search(rf"::: [\w.]+\.{name}\n", PAGES["extending.md"])
 
 
-@pytest.mark.parametrize("key", sorted(literals() - own_options()))
-def test_what_is_stored_is_promised(key: str) -> None:
-    assert f"`{key}`" in PAGES["format.md"]
+def test_what_is_stored_is_promised() -> None:
+    stored = literals() - own_options()
+    assert stored
+    assert sorted(key for key in stored if f"`{key}`" not in PAGES["format.md"]) == []
 
 
 @pytest.mark.parametrize("key", sorted(own_options()))

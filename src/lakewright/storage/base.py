@@ -311,8 +311,11 @@ def content_version(data: bytes) -> str:
 def map_in_threads(
     work: Callable[[Item], Result], items: Sequence[Item], max_threads: int = MAX_THREADS
 ) -> list[Result]:
-    """Return `work` of each item, in order, computed in threads; raise the first error."""
-    if len(items) < 2:
+    """Return `work` of each item, in order, computed in threads; raise the first error.
+
+    Starts no thread for a single item, nor if `max_threads` is 1.
+    """
+    if len(items) < 2 or max_threads < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(max_threads, len(items))) as threads:
         return list(threads.map(work, items))

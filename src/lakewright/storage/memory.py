@@ -134,6 +134,11 @@ class MemoryStorage(VersionedStorage):
             return {path: self.read(path) for path in paths}
 
     @property
+    def parallel_listings(self) -> int:
+        """One: nothing is waited for, so threads would only cost."""
+        return 1
+
+    @property
     def root(self) -> str:
         """The base path as a `memory://` URI, which only this library understands."""
         return f"memory://{self.label}"

@@ -174,8 +174,9 @@ def _list_files(storage: Storage, partitions: Iterable[str] | None) -> list[File
         listed = storage.list_many(dict.fromkeys(partitions))
         return [status for files in listed.values() for status in files]
     statuses = storage.list_files("")
+    folders = data_folders(storage)
     for tree in map_in_threads(
-        lambda folder: list(storage.list_tree(folder)), data_folders(storage)
+        lambda folder: list(storage.list_tree(folder)), folders, storage.parallel_listings
     ):
         statuses += tree
     return statuses
