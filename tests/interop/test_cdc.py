@@ -173,7 +173,7 @@ def test_real_hudi_shows_what_we_did(
 
 
 @pytest.mark.parametrize(
-    ("table_type", "mode"), some([(COW, MODES[0]), (COW, MODES[2]), (MOR, MODES[2])], 0, 2)
+    ("table_type", "mode"), some([(COW, MODES[0]), (COW, MODES[2]), (MOR, MODES[2])], 2)
 )
 def test_we_show_what_real_hudi_did(
     table_type: str, mode: str, real_hudi: RealHudi, tmp_path: Path

@@ -14,7 +14,7 @@ from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.local_reads import read_plan
 from support.golden import as_json
-from support.soak import SOAK
+from support.soak import SOAK, some
 
 OPTIONS = {
     "hoodie.datasource.write.recordkey.field": "id",
@@ -198,7 +198,10 @@ def theirs(hudi: RealHudi, path: Path, *, optimized: bool = False) -> list[str]:
     return sorted(as_json(row) for row in hudi.read(path, options))
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+NAMES = some(list(CASES), 0, 3, 5, 6, 7, 10, 11)
+
+
+@pytest.mark.parametrize("case", [CASES[name] for name in NAMES], ids=NAMES)
 def test_we_read_what_real_hudi_reads(case: Case, real_hudi: RealHudi, tmp_path: Path) -> None:
     path = tmp_path / "fresh"
     options = {**OPTIONS, "hoodie.table.name": "fresh", **case.options}

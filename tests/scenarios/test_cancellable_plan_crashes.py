@@ -115,7 +115,7 @@ SERVED = {
 def deaths(
     fixture: PlanFixture, case: Case, *, after_effect: bool
 ) -> Iterator[tuple[int, PlanFixture]]:
-    for survive in count(step=sized(2, soak=1)):
+    for survive in count(step=sized(3, soak=1)):
         table = fixture.copy()
         if case.aged:
             table.expire_heartbeats()
@@ -182,7 +182,7 @@ def assert_whole(fixture: PlanFixture) -> None:
 def test_a_cancel_that_died_is_ended_by_the_next_call(service: str) -> None:
     fixture = PlanFixture(service)
     at = fixture.schedule()
-    for survive in count(step=sized(2, soak=1)):
+    for survive in count(step=sized(3, soak=1)):
         table = fixture.copy()
         dying = CrashingStorage(table.storage, survive)
         with suppress(Crash):

@@ -48,7 +48,9 @@ def texts(changes: Iterable[Change]) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["cow_basic", "cow_cdc", "mor_compacted", "mor_out_of_order"])
+@pytest.mark.parametrize(
+    "name", some(["cow_basic", "cow_cdc", "mor_compacted", "mor_out_of_order"], 1, 3)
+)
 def test_spark_gives_what_a_plain_loop_gives(
     name: str, golden: GoldenTables, spark: SparkSession
 ) -> None:

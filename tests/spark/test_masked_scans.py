@@ -65,7 +65,10 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
-@pytest.mark.parametrize("query", QUERIES.values(), ids=list(QUERIES))
+ASKED = some(list(QUERIES), 0, 3, 5, 6, 9)
+
+
+@pytest.mark.parametrize("query", [QUERIES[name] for name in ASKED], ids=ASKED)
 def test_masked_and_merged_scans_agree(
     table: lw.Table, query: Callable[[DataFrame], DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ SENTENCES = {
     "minor": "Spark's workers run another version of Python than the driver: start the session "
     "with PYSPARK_PYTHON",
 }
-CHECKED = some(list(SENTENCES), 0, 2)
+CHECKED = some(list(SENTENCES), 0)
 FACTS = {
     "bare": "reason=\"No module named 'pyarrow'\"",
     "absent": "workers='/there/is/no/python'",

@@ -172,7 +172,7 @@ def crash_points(
     one, a soak run at all.
     """
     last: dict[str, bytes] = {}
-    for survive in count(step=sized(2, soak=1)):
+    for survive in count(step=sized(3, soak=1)):
         table = fresh()
         inner = table.storage
         crashing = CrashingStorage(inner, survive, after_effect=True, reads=True)

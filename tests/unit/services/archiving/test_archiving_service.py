@@ -178,7 +178,7 @@ def test_archiving_that_dies_is_ended_by_the_next(
     options = {**options, "hoodie.compact.inline.max.delta.commits": "1"}
     options["hoodie.log.compaction.blocks.threshold"] = "1"
     assert isinstance(CleanAndArchive(whole, options).archive(), Commit)
-    for survived in count(step=sized(2, soak=1)):
+    for survived in count(step=sized(3, soak=1)):
         storage = MemoryStorage.fresh(content)
         dying = CrashingStorage(storage, survived, after_effect=after_effect)
         try:
