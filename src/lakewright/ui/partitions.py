@@ -71,12 +71,12 @@ class PartitionRowWithTtl:
 
 
 SORTS: dict[str, Callable[[PartitionRowWithTtl], Any]] = {
-    "partition": lambda each: each.row.partition,
-    "bytes": lambda each: each.row.bytes,
-    "groups": lambda each: each.row.groups,
-    "log_bytes": lambda each: (each.row.log_bytes, each.row.log_files),
-    "written_at": lambda each: each.row.written_at,
-    "expires_at": lambda each: each.expires_at,
+    "partition": lambda entry: entry.row.partition,
+    "bytes": lambda entry: entry.row.bytes,
+    "groups": lambda entry: entry.row.groups,
+    "log_bytes": lambda entry: (entry.row.log_bytes, entry.row.log_files),
+    "written_at": lambda entry: entry.row.written_at,
+    "expires_at": lambda entry: entry.expires_at,
 }
 
 
