@@ -8,8 +8,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from lakewright.errors import CorruptError
@@ -40,7 +39,7 @@ from lakewright.model.freshness import (
 from lakewright.model.instant import Action, Instant, InstantTime
 from lakewright.model.plans import CompactionPlan
 from lakewright.table.partition_changes import partitions_with_logs
-from lakewright.table.snapshot import Snapshot
+from lakewright.table.snapshot import Snapshot, search_commits
 
 # Uncompacted log files, with their event times.
 
@@ -351,7 +350,7 @@ def _writes_newest_first(snapshot: Snapshot) -> Iterator[tuple[Instant, CommitMe
     # A write that began early and completed late may be archived before others that completed
     # earlier.
     late = snapshot.archived_after(oldest) if active else []
-    yield from _with_commits(snapshot, _by_completion_descending([*active, *late]))
+    yield from search_commits(snapshot, _by_completion_descending([*active, *late]))
     yielded = {instant.requested_at for instant in late}
     rest = [i for i in snapshot.archived if i.requested_at not in yielded]
     yield from zip(
@@ -363,28 +362,6 @@ def _writes_newest_first(snapshot: Snapshot) -> Iterator[tuple[Instant, CommitMe
 
 def _by_completion_descending(instants: Iterable[Instant]) -> list[Instant]:
     return sorted(instants, key=lambda i: i.completed_at or "", reverse=True)
-
-
-_MAX_COMMITS_PER_READ = 16
-
-
-def _with_commits(
-    snapshot: Snapshot, instants: Sequence[Instant]
-) -> Iterator[tuple[Instant, CommitMetadata]]:
-    """Yield instants with their metadata, loaded in batches: the caller may stop at any of them.
-
-    The first is loaded alone, as it is often enough; each batch is twice as large as the one
-    before.
-    """
-    start, size = 0, 1
-    while start < len(instants):
-        batch = instants[start : start + size]
-        # The caller may stop before a damaged one; the error is raised below if it does not.
-        with suppress(CorruptError):
-            snapshot.commits(batch)
-        for instant in batch:
-            yield instant, snapshot.commits([instant])[0]
-        start, size = start + size, min(2 * size, _MAX_COMMITS_PER_READ)
 
 
 def _completed_at(snapshot: Snapshot, requested_at: InstantTime) -> str | None:
@@ -597,7 +574,7 @@ def _last_stored_state(snapshot: Snapshot) -> tuple[FreshnessState, list[Write]]
     """Return the newest state that a commit records, and the writes that completed after it."""
     later: list[Write] = []
     newest_first = snapshot.timeline.by_completion[::-1]
-    for instant, commit in _with_commits(snapshot, newest_first):
+    for instant, commit in search_commits(snapshot, newest_first):
         record = parse_freshness_record(commit.extra)
         if record is not None and record.is_valid(instant, snapshot.timeline, snapshot.has_write):
             if later:

@@ -619,6 +619,25 @@ def _writes_newest_first(snapshot: Snapshot, base: Snapshot | None) -> Iterator[
     yield from _batches(sorted(rest, key=lambda i: i.completed_at or "", reverse=True))
 
 
+def search_commits(
+    snapshot: Snapshot, instants: Sequence[Instant]
+) -> Iterator[tuple[Instant, CommitMetadata]]:
+    """Yield writes with their metadata, for a search that may end at any of them.
+
+    The first is loaded alone, as it is often enough, and each batch is twice as large as the one
+    before.
+    """
+    start, size = 0, 1
+    while start < len(instants):
+        batch = instants[start : start + size]
+        # The search may end before a damaged one; the error is raised below if it does not.
+        with suppress(CorruptError):
+            snapshot.commits(batch)
+        for instant in batch:
+            yield instant, snapshot.commits([instant])[0]
+        start, size = start + size, min(2 * size, _COMMITS_PER_READ)
+
+
 def _batches(instants: Sequence[Instant]) -> Iterator[Sequence[Instant]]:
     for first in range(0, len(instants), _COMMITS_PER_READ):
         yield instants[first : first + _COMMITS_PER_READ]

@@ -691,9 +691,10 @@ class TransactionManager(WriterContext):
         try:
             self.storage.create(transaction.pending_path(State.INFLIGHT), spec.inflight)
         except ConflictError:
-            # Another process has this instant: its files must stay. If it was this process, and
-            # only the answer of storage was lost, the next writer rolls the write back.
-            transaction.stop_heartbeat()
+            # Another process has this instant: its files and its heartbeat must stay. If it was
+            # this process, and only the answer of storage was lost, another writer rolls the write
+            # back.
+            transaction.stop_heartbeat(leave_file=True)
             raise
         except BaseException:
             transaction.abort_best_effort()

@@ -10,6 +10,7 @@ from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.model.partition_paths import partition_rule
 from lakewright.model.table_config import TableConfig, TableType
 from lakewright.options import HUDI_OPTIONS
+from lakewright.services.registry import service_keys
 from lakewright.table.create import TableSpec, table_properties
 from lakewright.write.options import (
     ASYNC_SERVICE_KEYS,
@@ -89,7 +90,7 @@ SILENT = {
 
 @pytest.mark.parametrize("options", SILENT.values(), ids=list(SILENT))
 def test_known_options_pass(options: dict[str, str]) -> None:
-    checked = check_write_options(options, also=["hoodie.of.the.caller"])
+    checked = check_write_options(options, also=["hoodie.of.the.caller", *service_keys()])
     assert (checked.ignored, checked.async_services) == ((), ())
 
 
