@@ -81,7 +81,7 @@ def on(
 @_command("off")
 def _disable(path: str, options: Options) -> Document:
     """Disable TTL; the policies stay saved."""
-    return _document(path, _ttl(path, options).off())
+    return _document(path, _ttl(path, options).disable())
 
 
 @app.command(
@@ -127,7 +127,7 @@ def settings(
 @_command("show", "--json")
 def _show(path: str, options: Options) -> Document:
     """Show settings and policies."""
-    return _document(path, _ttl(path, options).show())
+    return _document(path, _ttl(path, options).config)
 
 
 @app.command(
@@ -175,7 +175,7 @@ def delete(
 @_command("empty")
 def _clear_policies(path: str, options: Options) -> Document:
     """Delete all policies."""
-    return _document(path, _ttl(path, options).empty())
+    return _document(path, _ttl(path, options).clear_policies())
 
 
 @_command("run")
@@ -192,7 +192,7 @@ def _explain(path: str, options: Options) -> Document:
     decisions = ttl.explain(service_runner(path, options).options)
     return {
         "table": ttl.storage.root,
-        "enabled": bool(ttl.show().settings.enabled),
+        "enabled": bool(ttl.config.settings.enabled),
         "partitions": [decision_document(decision) for decision in decisions],
     }
 
