@@ -172,6 +172,8 @@ def write_history(table: SharedTable) -> None:
     table.ours("insert", at(10, 26, 27, 28))
     if not whole:
         table.delete_partition_of(13)
+        # No partition matches: an empty commit.
+        table.written.delete_partitions("there/is/no/such/partition")
     table.ours("upsert", [*at(45, 2, 3), *at(5, 13, 25)])
     table.ours("upsert", [*at(70, 0, 1, 2, 3, 4, 5), *at(80, 8), *at(70, 29)])
     check(table, since="")
