@@ -45,13 +45,13 @@ def table() -> WrittenTable:
 
 def codecs(table: WrittenTable) -> set[str]:
     snapshot = load_snapshot(table.storage)
-    found = set()
+    compressions = set()
     for group in snapshot.groups(snapshot.view()):
         newest = group.latest_merged_slice()
         assert newest.base is not None
         with table.storage.open_input(newest.path(newest.base)) as source:
-            found.add(pq.ParquetFile(source).metadata.row_group(0).column(0).compression)
-    return found
+            compressions.add(pq.ParquetFile(source).metadata.row_group(0).column(0).compression)
+    return compressions
 
 
 def test_it_is_complete_in_less_than_sixty_lines() -> None:
@@ -70,11 +70,15 @@ def test_one_schedules_and_another_executes(table: WrittenTable) -> None:
     assert codecs(table) == {"GZIP", "ZSTD"}
     instant = table.services().schedule("recompress")
     assert isinstance(instant, Instant)
-    done = table.services().execute(instant.requested_at)
-    assert (done.action, done.operation, done.partitions) == ("replacecommit", "CLUSTER", DAYS[:2])
+    commit = table.services().execute(instant.requested_at)
+    assert (commit.action, commit.operation, commit.partitions) == (
+        "replacecommit",
+        "CLUSTER",
+        DAYS[:2],
+    )
     assert codecs(table) == {"ZSTD"}
     assert table.rows() == before
-    assert table.services().execute(instant.requested_at) == done
+    assert table.services().execute(instant.requested_at) == commit
     assert isinstance(table.services().run("recompress"), Skip)
 
 
@@ -121,7 +125,7 @@ def test_it_runs_in_rounds_with_the_others(table: WrittenTable) -> None:
 
 def test_the_command_line_loads_it(table: WrittenTable) -> None:
     unregister("recompress")
-    told = ["--load", str(EXAMPLE), "plan", table.storage.root, "recompress", "--json"]
-    result = CliRunner().invoke(app, told, catch_exceptions=False)
+    arguments = ["--load", str(EXAMPLE), "plan", table.storage.root, "recompress", "--json"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     planned = json.loads(result.stdout)["operations"]
     assert [operation["partition"] for operation in planned] == list(DAYS[:2])

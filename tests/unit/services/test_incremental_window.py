@@ -42,7 +42,7 @@ PLANS: dict[str, CompactionPlan | ClusteringPlan] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A drawn timeline; what each write (by its tick) wrote, and what the last plan left."""
+    """A drawn timeline; what each write (by its tick) wrote, and what the last plan missed."""
 
     picture: str
     plan_at: int
@@ -176,7 +176,7 @@ CASES = {
         missing="a b",
         deleted={2: "a b"},
     ),
-    "one that the last plan has left stays if its delete began before that plan": Case(
+    "one that the last plan missed stays if its delete began before that plan": Case(
         """
         compaction    ||
         replacecommit   |------|
@@ -221,7 +221,7 @@ def metadata(partitions: str, deleted: str = "") -> CommitMetadata:
     )
 
 
-def sight_of(case: Case, storage: MemoryStorage | CountingStorage) -> PlanningContext:
+def context_of(case: Case, storage: MemoryStorage | CountingStorage) -> PlanningContext:
     timeline = draw(case.picture)
     for instant in timeline:
         tick = int(instant.requested_at[4:])
@@ -250,7 +250,7 @@ def sight_of(case: Case, storage: MemoryStorage | CountingStorage) -> PlanningCo
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_the_window(case: Case) -> None:
-    window = find_window(sight_of(case, MemoryStorage.fresh()), Action(case.action))
+    window = find_window(context_of(case, MemoryStorage.fresh()), Action(case.action))
     expected = None if case.expected is None else tuple(sorted(case.expected.split()))
     assert window.partitions == expected
     assert window.records_missing
@@ -258,7 +258,7 @@ def test_the_window(case: Case) -> None:
 
 def test_switched_off_nothing_is_read_and_nothing_recorded() -> None:
     storage = CountingStorage(MemoryStorage.fresh())
-    context = sight_of(
+    context = context_of(
         CASES["the missing partitions of the last plan are joined, once each"], storage
     )
     storage.reset()
@@ -269,12 +269,12 @@ def test_switched_off_nothing_is_read_and_nothing_recorded() -> None:
 
 
 def test_a_strategy_without_the_interface_gets_all_partitions() -> None:
-    context = sight_of(next(iter(CASES.values())), MemoryStorage.fresh())
+    context = context_of(next(iter(CASES.values())), MemoryStorage.fresh())
     assert find_window(context, Action.COMPACTION, partition_aware=False).partitions is None
 
 
 def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() -> None:
-    """It began before the service and completed after it, so the service has not seen it."""
+    """It began before the service and completed after it, so the service did not include it."""
     case = Case(
         """
         compaction    |----|
@@ -285,7 +285,7 @@ def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() 
         {9: "p9"},
     )
     storage = MemoryStorage.fresh()
-    context = sight_of(case, storage)
+    context = context_of(case, storage)
     late = ArchivedInstant(
         "20260000000000000", at(3), "deltacommit", format_commit(metadata("slow"))
     )
@@ -300,21 +300,21 @@ def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() 
     assert find_window(context, Action.COMPACTION).partitions == ("p9", "slow")
 
 
-def test_a_plan_that_is_gone_makes_all_partitions_be_listed() -> None:
+def test_all_partitions_are_listed_where_the_last_plan_is_missing() -> None:
     storage = MemoryStorage.fresh()
-    context = sight_of(next(iter(CASES.values())), storage)
+    context = context_of(next(iter(CASES.values())), storage)
     storage.delete(f"{TIMELINE}/{at(3)}.compaction.requested")
     assert find_window(context, Action.COMPACTION).partitions is None
 
 
 def test_after_a_plan_that_records_no_missing_partitions_all_are_listed() -> None:
     storage = MemoryStorage.fresh()
-    context = sight_of(next(iter(CASES.values())), storage)
+    context = context_of(next(iter(CASES.values())), storage)
     path = f"{TIMELINE}/{at(3)}.compaction.requested"
     storage.replace(path, format_compaction_plan(CompactionPlan(missing_partitions=None)))
     assert find_window(context, Action.COMPACTION).partitions is None
 
 
-def test_missing_is_what_was_looked_at_and_not_done() -> None:
+def test_missing_partitions_were_considered_and_not_planned() -> None:
     assert IncrementalWindow(("a", "b")).missing(["a", "b"], ["b"]) == ("a",)
     assert IncrementalWindow(None).missing(["a"], ["a"]) == ()

@@ -83,13 +83,13 @@ def test_when_it_is_due(picture: str, expected: str | None) -> None:
 
 def slices(text: str) -> list[FileSlice]:
     """One slice for each line: partition, file id, and the ticks of log files."""
-    found = []
+    file_slices = []
     for line in filter(str.strip, text.splitlines()):
         partition, file_id, *ticks = line.split()
         logs = tuple(LogFile(file_id, at(int(tick)), size=10) for tick in ticks)
         base = BaseFile(file_id, "0-0-0", at(0))
-        found.append(FileSlice(partition, file_id, at(0), base, logs))
-    return found
+        file_slices.append(FileSlice(partition, file_id, at(0), base, logs))
+    return file_slices
 
 
 def show(plan: CompactionPlan) -> str:
@@ -149,7 +149,7 @@ PLANS: dict[str, tuple[str, str, dict[str, str], str, dict[str, str]]] = {
         OVERLAPPED, """
         d1 f1 12 15 18 21 26 29
         """, {}, "d1 f1 12 15 18 21 26 29", {}),
-    "log files behind a write that is not done stay": (
+    "log files behind a pending write stay": (
         SLOW, """
         d1 f1 12 15 18 24 27
         """, {}, "d1 f1 12 15 18", {"d1": f"write {at(21)} is pending"}),
@@ -157,10 +157,10 @@ PLANS: dict[str, tuple[str, str, dict[str, str], str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(
-    ("picture", "text", "held", "expected", "missing"), PLANS.values(), ids=list(PLANS)
+    ("picture", "text", "locked", "expected", "missing"), PLANS.values(), ids=list(PLANS)
 )
 def test_plans(
-    picture: str, text: str, held: dict[str, str], expected: str, missing: dict[str, str]
+    picture: str, text: str, locked: dict[str, str], expected: str, missing: dict[str, str]
 ) -> None:
     drawn = slices(text)
     plan = plan_log_compaction(
@@ -168,7 +168,7 @@ def test_plans(
         settings=THREE,
         history=LogHistory.from_timeline(draw(picture)),
         window=IncrementalWindow(None),
-        locked={(s.partition, s.file_id): held[s.file_id] for s in drawn if s.file_id in held},
+        locked={(s.partition, s.file_id): locked[s.file_id] for s in drawn if s.file_id in locked},
         find_partial=lambda _: (),
     )
     assert isinstance(plan, CompactionPlan)

@@ -1,4 +1,4 @@
-"""Services in rounds: what is done first, what failures mean, and when the loop ends."""
+"""Services in rounds: what runs first, what failures mean, and when the loop ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SEVERAL = {
 
 @dataclass
 class Scripted(TableService[Any, Any]):
-    """A service that keeps nothing on the timeline, and ends as it is told, run after run."""
+    """A service that keeps nothing on the timeline, and whose runs end as scripted."""
 
     outcomes: list[Commit | Skip | LakewrightError] = field(default_factory=list)
     runs: int = 0
@@ -87,7 +87,7 @@ def table_with_logs() -> WrittenTable:
     return table
 
 
-DONE = Commit(instant="1", completed_at="2", action="scripted", operation="SCRIPTED")
+COMMIT = Commit(instant="1", completed_at="2", action="scripted", operation="SCRIPTED")
 
 
 @dataclass
@@ -115,8 +115,8 @@ class Loop:
         return self.table.services(AT_ONCE)
 
 
-def results(found: MaintenanceRound) -> list[tuple[str, str]]:
-    return [(step.service, type(step.outcome).__name__) for step in found.steps]
+def results(maintenance_round: MaintenanceRound) -> list[tuple[str, str]]:
+    return [(step.service, type(step.outcome).__name__) for step in maintenance_round.steps]
 
 
 def scheduled(table: WrittenTable) -> str:
@@ -128,21 +128,21 @@ def scheduled(table: WrittenTable) -> str:
 def test_a_plan_that_waits_is_executed_before_anything_is_planned() -> None:
     loop = Loop()
     at = scheduled(loop.table)
-    with registered(Scripted([DONE])):
-        (found,) = loop.run(["scripted", "compaction"], 1)
-    executed, scripted, planned = found.steps
+    with registered(Scripted([COMMIT])):
+        (maintenance_round,) = loop.run(["scripted", "compaction"], 1)
+    executed, scripted, planned = maintenance_round.steps
     assert isinstance(executed.outcome, Commit)
     assert (executed.service, executed.outcome.instant) == ("compaction", at)
-    assert scripted.outcome == DONE
+    assert scripted.outcome == COMMIT
     assert isinstance(planned.outcome, Skip)
 
 
 def test_plans_of_services_that_are_not_in_the_loop_are_left_alone() -> None:
     loop = Loop()
     at = scheduled(loop.table)
-    with registered(Scripted([DONE])):
-        (found,) = loop.run(["scripted"], 1)
-    assert results(found) == [("scripted", "Commit")]
+    with registered(Scripted([COMMIT])):
+        (maintenance_round,) = loop.run(["scripted"], 1)
+    assert results(maintenance_round) == [("scripted", "Commit")]
     pending = load_snapshot(loop.table.storage).timeline.pending()
     assert [(i.requested_at, i.state) for i in pending] == [(at, State.REQUESTED)]
 
@@ -152,12 +152,12 @@ def test_a_plan_that_a_live_process_executes_is_left_alone() -> None:
     at = scheduled(table)
     steps: list[ServiceOutcome] = []
 
-    class Held(LocalEngine):
+    class EngineWithConcurrentRound(LocalEngine):
         def map(self, do: Any, items: Any, size: Any) -> Any:
             steps.extend(run_round(table.services(), ["compaction"]))
             return super().map(do, items, size)
 
-    assert replace(table.services(), engine=Held).execute(at)
+    assert replace(table.services(), engine=EngineWithConcurrentRound).execute(at)
     assert str(steps[0].outcome) == f"compaction {at} is being executed"
     assert not any(step.error for step in steps)
 
@@ -166,14 +166,16 @@ def test_a_plan_that_another_process_rolled_back_is_no_error() -> None:
     table = table_with_logs()
     at = scheduled(table)
 
-    class TakenBack(ServiceRunner):
+    class RunnerWhosePlanIsRolledBack(ServiceRunner):
         def execute(self, instant: str) -> Commit:
             table.storage.delete(f".hoodie/timeline/{at}.compaction.requested")
             return super().execute(instant)
 
     runner = table.services()
-    gone = TakenBack(runner.storage, runner.clock, runner.engine, runner.options)
-    first = next(run_round(gone, ["compaction"]))
+    rolled_back = RunnerWhosePlanIsRolledBack(
+        runner.storage, runner.clock, runner.engine, runner.options
+    )
+    first = next(run_round(rolled_back, ["compaction"]))
     assert isinstance(first.outcome, Skip)
     assert "rolled back" in first.outcome.reason
 
@@ -182,7 +184,7 @@ def test_a_damaged_plan_is_the_trouble_of_its_service_alone() -> None:
     table = table_with_logs()
     at = scheduled(table)
     table.storage.replace(f".hoodie/timeline/{at}.compaction.requested", b"no plan")
-    with registered(Scripted([DONE])):
+    with registered(Scripted([COMMIT])):
         steps = list(run_round(table.services(AT_ONCE), ["compaction", "scripted"]))
     assert results(MaintenanceRound(1, tuple(steps))) == [
         ("compaction", "CorruptError"),
@@ -199,7 +201,7 @@ PASSING = {
 @pytest.mark.parametrize("error", PASSING.values(), ids=list(PASSING))
 def test_what_may_pass_is_tried_again_less_and_less_often(error: LakewrightError) -> None:
     loop = Loop()
-    failing, well = Scripted([error]), Second([DONE])
+    failing, well = Scripted([error]), Second([COMMIT])
     with registered(failing, well):
         rounds = loop.run(["scripted", "second"], 12)
     tried = [r.number for r in rounds if ("scripted", type(error).__name__) in results(r)]
@@ -211,17 +213,17 @@ def test_what_may_pass_is_tried_again_less_and_less_often(error: LakewrightError
 def test_a_service_that_succeeds_again_runs_in_every_round() -> None:
     loop = Loop()
     error = UnavailableError("no answer")
-    service = Scripted([error, error, DONE, error, DONE])
+    service = Scripted([error, error, COMMIT, error, COMMIT])
     with registered(service):
         rounds = loop.run(["scripted"], 6)
-    tried = [[kind for _, kind in results(found)] for found in rounds]
+    tried = [[kind for _, kind in results(maintenance_round)] for maintenance_round in rounds]
     failed = ["UnavailableError"]
     assert tried == [failed, failed, ["Skip"], ["Commit"], failed, ["Commit"]]
 
 
 FINAL = {
     "a wrong option": InvalidError("no such option"),
-    "a feature that is not known": UnsupportedError("not known"),
+    "an unknown feature": UnsupportedError("not known"),
     "bytes that make no sense": CorruptError("no plan"),
 }
 
@@ -229,12 +231,14 @@ FINAL = {
 @pytest.mark.parametrize("error", FINAL.values(), ids=list(FINAL))
 def test_a_service_that_cannot_succeed_is_left_out(error: LakewrightError) -> None:
     loop = Loop()
-    failing, well = Scripted([error]), Second([DONE])
+    failing, well = Scripted([error]), Second([COMMIT])
     with registered(failing, well):
         rounds = loop.run(["scripted", "second"], 3)
     assert (failing.runs, well.runs) == (1, 3)
     assert rounds[0].errors == (error,)
-    assert [results(found) for found in rounds[1:]] == [[("second", "Commit")]] * 2
+    assert [results(maintenance_round) for maintenance_round in rounds[1:]] == [
+        [("second", "Commit")]
+    ] * 2
 
 
 def test_the_loop_ends_with_the_error_when_no_service_is_left() -> None:
@@ -243,7 +247,7 @@ def test_the_loop_ends_with_the_error_when_no_service_is_left() -> None:
     with registered(Scripted([error])), pytest.raises(InvalidError) as caught:
         loop.run(["scripted"], 5)
     assert caught.value is error
-    assert [found.errors for found in loop.rounds] == [(error,)]
+    assert [maintenance_round.errors for maintenance_round in loop.rounds] == [(error,)]
 
 
 def test_a_table_that_is_not_there_ends_the_loop() -> None:
@@ -254,7 +258,7 @@ def test_a_table_that_is_not_there_ends_the_loop() -> None:
 
 def test_a_request_to_stop_is_heard_between_two_steps() -> None:
     table = table_with_logs()
-    first, second = Scripted([DONE]), Second([DONE])
+    first, second = Scripted([COMMIT]), Second([COMMIT])
     reported: list[MaintenanceRound] = []
     with registered(first, second):
         run_continuously(
@@ -266,14 +270,16 @@ def test_a_request_to_stop_is_heard_between_two_steps() -> None:
             report=reported.append,
         )
     assert (first.runs, second.runs) == (1, 0)
-    assert [results(found) for found in reported] == [[("scripted", "Commit")]]
+    assert [results(maintenance_round) for maintenance_round in reported] == [
+        [("scripted", "Commit")]
+    ]
 
 
 def test_a_request_to_stop_ends_a_long_pause() -> None:
     loop = Loop()
     clock = ManualClock()
     deadline = clock.monotonic_ms() + 2_000
-    with registered(Scripted([DONE])):
+    with registered(Scripted([COMMIT])):
         run_continuously(
             loop.runner(),
             ["scripted"],
@@ -288,7 +294,7 @@ def test_a_request_to_stop_ends_a_long_pause() -> None:
 
 def test_rounds_are_an_interval_apart() -> None:
     loop = Loop()
-    with registered(Scripted([DONE])):
+    with registered(Scripted([COMMIT])):
         before = loop.table.clock.monotonic_ms()
         loop.run(["scripted"], 3, interval_s=60)
     passed = loop.table.clock.monotonic_ms() - before

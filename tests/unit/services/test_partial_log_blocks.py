@@ -39,7 +39,7 @@ def with_parts() -> WrittenTable:
 
 
 def notes(table: WrittenTable) -> list[tuple[int, str]]:
-    return [(each["ts"], each["note"]) for each in table.rows()]
+    return [(record["ts"], record["note"]) for record in table.rows()]
 
 
 def test_a_plan_leaves_them_out_and_says_why() -> None:
@@ -53,9 +53,9 @@ def test_a_compaction_takes_them() -> None:
     table = with_parts()
     before = notes(table)
     assert isinstance(table.services(EAGER).run("logcompaction"), Commit)
-    done = table.services(EAGER).run("compaction")
-    assert isinstance(done, Commit)
-    assert done.partitions == DAYS
+    commit = table.services(EAGER).run("compaction")
+    assert isinstance(commit, Commit)
+    assert commit.partitions == DAYS
     assert notes(table) == before == [(3, "note 2"), (3, "note 3")]
 
 
@@ -65,11 +65,11 @@ def test_a_plan_of_others_ends_and_leaves_them_as_they_are(
     table = with_parts()
     before = notes(table)
     monkeypatch.setattr(log_compaction, "groups_in_parts", lambda storage, slices: frozenset())
-    found = table.services(EAGER).schedule("logcompaction")
-    assert isinstance(found, Instant)
-    assert found.state is State.REQUESTED
-    done = table.services().execute(found.requested_at)
-    assert (done.partitions, done.files) == (DAYS[1:], 1)
+    instant = table.services(EAGER).schedule("logcompaction")
+    assert isinstance(instant, Instant)
+    assert instant.state is State.REQUESTED
+    commit = table.services().execute(instant.requested_at)
+    assert (commit.partitions, commit.files) == (DAYS[1:], 1)
     assert notes(table) == before
     compacted = table.services(EAGER).run("compaction")
     assert not isinstance(compacted, Skip)

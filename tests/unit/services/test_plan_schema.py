@@ -35,9 +35,9 @@ def planned(service: str) -> tuple[WrittenTable, str]:
     table.upsert([row("c")])
     for ts in (2, 3):
         table.upsert([row("a", ts, f"note {ts}")])
-    found = table.services(EAGER).schedule(service)
-    assert isinstance(found, Instant)
-    return table, found.requested_at
+    instant = table.services(EAGER).schedule(service)
+    assert isinstance(instant, Instant)
+    return table, instant.requested_at
 
 
 @pytest.mark.parametrize(("schema", "later"), OVERWRITES.values(), ids=list(OVERWRITES))
@@ -64,13 +64,15 @@ def test_a_column_of_a_write_that_was_rolled_back_does_not_stay(service: str) ->
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_rows_with_a_column_that_came_after_the_plan_are_read_beside_it(service: str) -> None:
+def test_rows_with_a_column_that_came_after_the_plan_are_read_after_its_execution(
+    service: str,
+) -> None:
     table, at = planned(service)
     before = table.rows()
     table.write("INSERT", [{**row("d"), "more": 1}], schema=WIDER)
     assert table.services().execute(at)
     new = {**row("d"), "more": 1}
-    assert table.rows() == sorted([*({**each, "more": None} for each in before), new], key=str)
+    assert table.rows() == sorted([*({**record, "more": None} for record in before), new], key=str)
     table.write("UPSERT", [{**row("b", 5, "fifth"), "more": 2}], schema=WIDER)
     assert {**row("b", 5, "fifth"), "more": 2} in table.rows()
 
@@ -84,13 +86,13 @@ def test_a_column_stays_that_a_write_brought_which_ended_after_a_later_service(
     table.upsert([row("a")])
     table.upsert([row("a", 2)])
     due = {**EAGER, "hoodie.clustering.inline.max.commits": "1"}
-    done: list[object] = []
+    outcomes: list[object] = []
     new = {**row("z", day="2026-01-02"), "more": 1}
     table.write(
         "UPSERT",
         [new],
         schema=WIDER,
-        before_commit=lambda: done.append(table.services(due).run(service)),
+        before_commit=lambda: outcomes.append(table.services(due).run(service)),
     )
-    assert all(done)
+    assert all(outcomes)
     assert table.rows() == [{**row("a", 2), "more": None}, new]

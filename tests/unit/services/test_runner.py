@@ -46,10 +46,10 @@ def files_of(table: WrittenTable) -> dict[str, bytes]:
 
 
 def scheduled(table: WrittenTable, runner: ServiceRunner | None = None) -> str:
-    found = (runner or table.services(AT_ONCE)).schedule("compaction")
-    assert isinstance(found, Instant)
-    assert found.state is State.REQUESTED
-    return found.requested_at
+    instant = (runner or table.services(AT_ONCE)).schedule("compaction")
+    assert isinstance(instant, Instant)
+    assert instant.state is State.REQUESTED
+    return instant.requested_at
 
 
 def test_a_preview_is_a_plan_and_changes_nothing() -> None:
@@ -65,13 +65,13 @@ def test_a_preview_is_a_plan_and_changes_nothing() -> None:
 def test_a_run_makes_the_fast_view_whole() -> None:
     table = table_with_logs()
     before, old = table.rows(meta=True), table.rows(optimized=True)
-    done = table.services(AT_ONCE).run("compaction")
-    assert isinstance(done, Commit)
-    assert (done.action, done.operation, done.partitions) == ("commit", "COMPACT", DAYS[:2])
-    assert (done.updated, done.deleted, done.files) == (2, 1, 2)
+    commit = table.services(AT_ONCE).run("compaction")
+    assert isinstance(commit, Commit)
+    assert (commit.action, commit.operation, commit.partitions) == ("commit", "COMPACT", DAYS[:2])
+    assert (commit.updated, commit.deleted, commit.files) == (2, 1, 2)
     assert old != table.rows(optimized=True) == table.rows()
-    unnamed = [{**each, "_hoodie_file_name": None} for each in table.rows(meta=True)]
-    assert unnamed == [{**each, "_hoodie_file_name": None} for each in before]
+    unnamed = [{**record, "_hoodie_file_name": None} for record in table.rows(meta=True)]
+    assert unnamed == [{**record, "_hoodie_file_name": None} for record in before]
 
 
 def test_what_is_scheduled_by_one_is_executed_by_another_once() -> None:
@@ -123,30 +123,30 @@ def test_a_failed_execution_leaves_the_plan_and_no_file() -> None:
     with pytest.raises(UnavailableError, match="lost"):
         runner.execute(at)
     # Its tasks have not reported, so their markers stay for a while.
-    left = {path: data for path, data in files_of(table).items() if "/.temp/" not in path}
-    assert left == before
+    remaining = {path: data for path, data in files_of(table).items() if "/.temp/" not in path}
+    assert remaining == before
     assert table.services().execute(at).operation == "COMPACT"
 
 
-def test_a_living_attempt_is_left_alone_and_a_dead_one_rolled_back() -> None:
+def test_a_live_attempt_is_left_alone_and_a_dead_one_rolled_back() -> None:
     table = table_with_logs(SEVERAL)
     at = scheduled(table, table.services({**AT_ONCE}))
 
-    class Held(LocalEngine):
+    class EngineThatDies(LocalEngine):
         def map(self, do: Any, items: Any, size: Any) -> Any:
             with pytest.raises(ConflictError, match="being executed"):
                 table.services().execute(at)
             raise _Death
 
     with pytest.raises(_Death):
-        replace(table.services(), engine=Held).execute(at)
+        replace(table.services(), engine=EngineThatDies).execute(at)
     assert [str(i) for i in load_snapshot(table.storage).timeline.pending()] == [
         f"{at}.compaction.requested"
     ]
 
 
 class _Death(BaseException):
-    """A process that is gone."""
+    """The end of a process."""
 
 
 @dataclass(frozen=True)
@@ -252,9 +252,9 @@ def test_planning_lists_the_partitions_that_changed_and_no_others(partitions: in
 def test_inline_compaction_follows_the_fifth_delta_commit() -> None:
     table = WrittenTable().create("MERGE_ON_READ")
     table.upsert([row("k0")])
-    done = [table.upsert([row("k0", ts)]) for ts in range(2, 6)]
-    assert [bool(commit.services[0]) for commit in done] == [False, False, False, True]
-    compacted = done[-1].services[0]
+    commits = [table.upsert([row("k0", ts)]) for ts in range(2, 6)]
+    assert [bool(commit.services[0]) for commit in commits] == [False, False, False, True]
+    compacted = commits[-1].services[0]
     assert isinstance(compacted, Commit)
     assert compacted.operation == "COMPACT"
     assert table.rows() == table.rows(optimized=True) == [row("k0", 5)]
@@ -312,10 +312,10 @@ def test_partial_progress_is_a_commit_for_each_part_of_the_work() -> None:
         "lakewright.compaction.plan.operations": "1",
         "lakewright.services.partial.progress": "true",
     }
-    done = table.services(options).run("compaction")
-    assert isinstance(done, Commit)
-    rest = [each for each in done.services if isinstance(each, Commit)]
-    assert [each.files for each in (done, *rest)] == [1, 1, 1]
+    first = table.services(options).run("compaction")
+    assert isinstance(first, Commit)
+    rest = [outcome for outcome in first.services if isinstance(outcome, Commit)]
+    assert [commit.files for commit in (first, *rest)] == [1, 1, 1]
     assert table.rows() == table.rows(optimized=True) == before
 
 
@@ -325,8 +325,8 @@ def test_what_is_over_the_limit_is_missing_and_taken_up_next() -> None:
     plan = table.services(options).preview("compaction")
     assert isinstance(plan, CompactionPlan)
     assert len(plan.operations) == 1
-    (left,) = plan.missing_reasons.values()
-    assert left == "over the limit of 1 file groups"
+    (reason,) = plan.missing_reasons.values()
+    assert reason == "over the limit of 1 file groups"
 
 
 def test_a_clean_without_a_plan_is_rolled_back() -> None:

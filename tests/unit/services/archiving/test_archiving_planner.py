@@ -124,7 +124,7 @@ CASES = {
         """,
         "0",
     ),
-    "unless that is wanted, and the saved commit stays": Case(
+    "unless archiving beyond savepoints is on, and the saved commit stays": Case(
         """
         commit    ||
         commit      ||
@@ -236,7 +236,7 @@ CASES = {
         " ".join(str(2 * n) for n in range(29)),
         cleaned=2,
     ),
-    "unless that is wanted": Case(
+    "unless archiving waits for cleaning": Case(
         one_after_the_other(*["commit"] * 30),
         "0",
         ArchivingSettings(keep_min=1, keep_max=2, block_on_clean=True),
@@ -291,15 +291,15 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_what_goes(case: Case) -> None:
-    found = plan(case)
-    gone = [] if isinstance(found, Skip) else [i.requested_at for i in found.instants]
-    assert gone == [at(int(tick)) for tick in case.goes.split()]
+    result = plan(case)
+    archived = [] if isinstance(result, Skip) else [i.requested_at for i in result.instants]
+    assert archived == [at(int(tick)) for tick in case.goes.split()]
 
 
 def test_the_reason_is_reported() -> None:
-    found = plan(CASES["nothing goes past a pending write that is the oldest"])
-    assert isinstance(found, Skip)
-    assert found.reason == f"nothing can be archived: commit {at(0)} is pending"
+    result = plan(CASES["nothing goes past a pending write that is the oldest"])
+    assert isinstance(result, Skip)
+    assert result.reason == f"nothing can be archived: commit {at(0)} is pending"
 
 
 def test_few_commits_are_not_worth_it() -> None:
@@ -316,13 +316,13 @@ def test_all_files_of_an_action_go_together() -> None:
         Instant(at(0), Action.COMMIT, completed_at=at(1)),
         *draw(FOUR).instants[1:],
     ]
-    found = plan_archive(
+    result = plan_archive(
         files,
         candidates(Timeline.from_instants(files[2:]), ONE_TO_TWO, ArchivalConstraints()),
         uncleaned=(),
     )
-    assert isinstance(found, ArchivePlan)
-    first = found.actions[0]
+    assert isinstance(result, ArchivePlan)
+    first = result.actions[0]
     assert first.completed == files[2]
     assert set(first.pending) == set(files[:2])
 
@@ -336,9 +336,9 @@ def test_batches_have_so_many_writes() -> None:
         commit         ||
         clean            ||
         """
-    found = plan(Case(picture, "", ArchivingSettings(keep_min=1, keep_max=2)))
-    assert isinstance(found, ArchivePlan)
-    parts = [[a.completed.requested_at for a in part] for part in batches(found, 2)]
+    result = plan(Case(picture, "", ArchivingSettings(keep_min=1, keep_max=2)))
+    assert isinstance(result, ArchivePlan)
+    parts = [[a.completed.requested_at for a in part] for part in batches(result, 2)]
     assert parts == [[at(0), at(2), at(4)], [at(6)]]
 
 
@@ -364,6 +364,6 @@ def plan(case: Case) -> ArchivePlan | Skip:
         case.delta_commits,
         all_retained=case.all_retained,
     )
-    found = candidates(timeline, case.settings, needs)
+    instants = candidates(timeline, case.settings, needs)
     uncleaned = {at(tick) for tick in case.uncleaned}
-    return plan_archive(timeline, found, uncleaned)
+    return plan_archive(timeline, instants, uncleaned)

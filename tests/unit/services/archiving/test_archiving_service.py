@@ -66,18 +66,18 @@ def entries(storage: Storage) -> list[ArchivedInstant]:
 
 
 def answers(storage: Storage, every: int = 1) -> list[object]:
-    """What readers are told: the table now, as of writes, and the changes since them."""
+    """Results of queries: the table now, as of writes, and the changes since them."""
     snapshot = load_snapshot(storage)
     writes = sorted({*snapshot.archived, *snapshot.timeline.completed_writes})
-    found: list[object] = [read_versions(storage), writes]
+    results: list[object] = [read_versions(storage), writes]
     for write in writes[::every]:
         for plan in (
             plan_snapshot(snapshot, as_of=write.requested_at),
             plan_changes(snapshot, since=write.completed_at).plan,
         ):
             rows = read_plan(storage, plan).to_pylist()
-            found.append(sorted((row["id"], row["ts"]) for row in rows))
-    return found
+            results.append(sorted((row["id"], row["ts"]) for row in rows))
+    return results
 
 
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
@@ -87,16 +87,17 @@ def test_history_has_what_the_timeline_had(kind: str) -> None:
     files = {path: storage.read(path) for path in list_files(storage) if path.startswith(TIMELINE)}
     before = answers(storage)
     timeline = load_snapshot(storage).timeline
-    done = CleanAndArchive(storage, FEW).archive()
-    assert isinstance(done, Commit)
-    kept = load_snapshot(storage).timeline.completed_writes
-    gone = timeline.completed_writes[: done.files]
-    assert [*gone, *kept] == [*timeline.completed_writes]
+    commit = CleanAndArchive(storage, FEW).archive()
+    assert isinstance(commit, Commit)
+    active = load_snapshot(storage).timeline.completed_writes
+    archived = timeline.completed_writes[: commit.files]
+    assert [*archived, *active] == [*timeline.completed_writes]
     assert [(e.requested_at, e.completed_at, e.action, e.metadata) for e in entries(storage)] == [
-        (i.requested_at, i.completed_at, i.action, files[f"{TIMELINE}/{i.file_name}"]) for i in gone
+        (i.requested_at, i.completed_at, i.action, files[f"{TIMELINE}/{i.file_name}"])
+        for i in archived
     ]
-    left = [path for path in list_files(storage) if path.startswith(f"{TIMELINE}/2")]
-    assert len(left) == 3 * len(kept)
+    active_files = [path for path in list_files(storage) if path.startswith(f"{TIMELINE}/2")]
+    assert len(active_files) == 3 * len(active)
     assert answers(storage) == before
 
 
@@ -105,8 +106,8 @@ def test_plans_are_kept_as_they_are() -> None:
     requested = format_requested_replace(RequestedReplace(operation="INSERT_OVERWRITE"))
     replacing = Instant(built.tick(), Action.REPLACE_COMMIT, State.REQUESTED)
     built.put(replacing, requested)
-    done = Instant(replacing.requested_at, Action.REPLACE_COMMIT, completed_at=built.tick())
-    built.put(done, format_replace_commit(CommitMetadata(extra={"schema": "{}"})))
+    completed = Instant(replacing.requested_at, Action.REPLACE_COMMIT, completed_at=built.tick())
+    built.put(completed, format_replace_commit(CommitMetadata(extra={"schema": "{}"})))
     for version in range(6):
         built.write({F: versions(a=version)})
     upkeep = clean_and_archive(built, FEW)
@@ -118,27 +119,27 @@ def test_plans_are_kept_as_they_are() -> None:
         built.write({F: versions(a=version)})
     upkeep.clean()
     upkeep.archive()
-    found = {entry.requested_at: entry for entry in entries(built.storage)}
-    assert found[done.requested_at].plan == requested
-    assert found[clean.requested_at].plan == plan
-    assert {entry.action for entry in found.values() if entry.plan is None} == {"commit"}
+    archived = {entry.requested_at: entry for entry in entries(built.storage)}
+    assert archived[completed.requested_at].plan == requested
+    assert archived[clean.requested_at].plan == plan
+    assert {entry.action for entry in archived.values() if entry.plan is None} == {"commit"}
 
 
 def test_a_replacement_waits_for_the_cleaner() -> None:
     built = table_of(1)
-    done = Instant(built.tick(), Action.REPLACE_COMMIT, completed_at=built.tick())
+    completed = Instant(built.tick(), Action.REPLACE_COMMIT, completed_at=built.tick())
     metadata = CommitMetadata(replaced={"d2": ("g",)}, extra={"schema": built.builder.avro_schema})
-    built.put(done, format_replace_commit(metadata))
+    built.put(completed, format_replace_commit(metadata))
     for version in range(1, 8):
         built.write({F: versions(a=version)})
     upkeep = clean_and_archive(built, FEW)
     upkeep.archive()
     assert read_versions(built.storage) == {"a": 7}
-    assert load_snapshot(built.storage).timeline.completed_writes[0] == done
+    assert load_snapshot(built.storage).timeline.completed_writes[0] == completed
     upkeep.clean()
     built.write({F: versions(a=8)})
     assert isinstance(upkeep.archive(), Commit)
-    assert load_snapshot(built.storage).timeline.completed_writes[0] > done
+    assert load_snapshot(built.storage).timeline.completed_writes[0] > completed
     assert read_versions(built.storage) == {"a": 8}
 
 
@@ -156,11 +157,11 @@ def test_levels_merge_and_old_states_of_history_go() -> None:
     assert len(manifests) <= 3 + 4
     assert {file.name for file in manifest.files} <= set(names)
     times = [entry.requested_at for entry in entries(built.storage)]
-    kept = [i.requested_at for i in load_snapshot(built.storage).timeline.completed_writes]
+    active = [i.requested_at for i in load_snapshot(built.storage).timeline.completed_writes]
     assert len(times) == len(set(times))
-    assert len(times) + len(kept) == 24
+    assert len(times) + len(active) == 24
     assert times == sorted(times)
-    assert max(times) < min(kept)
+    assert max(times) < min(active)
 
 
 @each_crash
@@ -221,12 +222,12 @@ def test_a_manifest_that_no_version_names_is_left_behind() -> None:
 
 def test_a_file_that_no_manifest_lists_is_written_anew() -> None:
     built = table_of(8)
-    gone = load_snapshot(built.storage).timeline.completed_writes[:5]
-    name = ArchivedTimelineFile(gone[0].requested_at, gone[-1].requested_at, 0).name
-    wrong = [ArchivedInstant(gone[0].requested_at, "1", "commit", b"", None)]
+    archived = load_snapshot(built.storage).timeline.completed_writes[:5]
+    name = ArchivedTimelineFile(archived[0].requested_at, archived[-1].requested_at, 0).name
+    wrong = [ArchivedInstant(archived[0].requested_at, "1", "commit", b"", None)]
     built.storage.create(f"{HISTORY}/{name}", format_archived_file(wrong))
     clean_and_archive(built, FEW).archive()
-    assert [e.requested_at for e in entries(built.storage)] == [i.requested_at for i in gone]
+    assert [e.requested_at for e in entries(built.storage)] == [i.requested_at for i in archived]
 
 
 def test_files_of_withdrawn_writes_go_before_they_would_count() -> None:
@@ -280,9 +281,9 @@ def test_a_table_with_a_metadata_table_is_left_to_real_hudi() -> None:
     data = built.storage.read(".hoodie/hoodie.properties")
     more = b"\nhoodie.table.metadata.partitions=files\n"
     built.storage.replace(".hoodie/hoodie.properties", data + more)
-    found = clean_and_archive(built, FEW).archive()
-    assert isinstance(found, Skip)
-    assert "metadata table" in found.reason
+    result = clean_and_archive(built, FEW).archive()
+    assert isinstance(result, Skip)
+    assert "metadata table" in result.reason
 
 
 def test_history_of_real_hudi_goes_on(golden: GoldenTables) -> None:
@@ -291,9 +292,9 @@ def test_history_of_real_hudi_goes_on(golden: GoldenTables) -> None:
     before = {entry.requested_at for entry in entries(storage)}
     tight = {**FEW, "hoodie.keep.min.commits": "1", "hoodie.keep.max.commits": "2"}
     upkeep = CleanAndArchive(storage, tight)
-    done = upkeep.archive()
+    result = upkeep.archive()
     after = {entry.requested_at for entry in entries(storage)}
     assert before <= after
-    if isinstance(done, Commit):
-        assert len(after) == len(before) + done.files
+    if isinstance(result, Commit):
+        assert len(after) == len(before) + result.files
     assert read_json_rows(storage) == rows

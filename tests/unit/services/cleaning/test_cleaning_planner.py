@@ -45,7 +45,7 @@ class Case:
     saved: str = ""
     planned: tuple[str, ...] = ()
     emptied: bool = False
-    left: bool = False
+    skipped: bool = False
 
 
 CASES = {
@@ -221,7 +221,7 @@ CASES = {
         saved="f:B0",
     ),
     "a group of a pending plan stays whole": Case(
-        FIVE, {"f": "B0 B2 B4", "g": "B0 B2"}, "g:B0", retained=8, planned=("f",), left=True
+        FIVE, {"f": "B0 B2 B4", "g": "B0 B2"}, "g:B0", retained=8, planned=("f",), skipped=True
     ),
     "a replaced group of a pending plan stays whole": Case(
         """
@@ -234,7 +234,7 @@ CASES = {
         retained=4,
         replaced={"f": 2},
         planned=("f",),
-        left=True,
+        skipped=True,
     ),
     "so many versions are kept of each group": Case(
         FIVE, {"f": "B0 B2 B4 B6 B8", "g": "B0 B2"}, "f:B0 f:B2 f:B4", versions=2
@@ -268,7 +268,7 @@ def test_due(case: Case) -> None:
     due = find(case)
     assert names(due) == set(case.due.split())
     assert due.partitions == ([DAY] if case.emptied else [])
-    assert bool(due.skipped.partitions) is case.left
+    assert bool(due.skipped.partitions) is case.skipped
 
 
 def test_the_root_of_a_table_without_partitions_is_never_removed() -> None:
@@ -328,9 +328,9 @@ def name(file: DataFile) -> str:
 
 
 def names(due: CleanCandidates) -> set[str]:
-    found = [name(file) for own in due.files.values() for file in own]
-    assert len(found) == len(set(found))
-    return set(found)
+    due_names = [name(file) for own in due.files.values() for file in own]
+    assert len(due_names) == len(set(due_names))
+    return set(due_names)
 
 
 def instant_at(timeline: Timeline, tick: int) -> Instant:

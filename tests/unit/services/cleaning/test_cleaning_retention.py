@@ -123,17 +123,19 @@ EARLIEST = {
 
 @pytest.mark.parametrize(("picture", "settings", "expected"), EARLIEST.values(), ids=list(EARLIEST))
 def test_earliest_to_retain(picture: str, settings: CleaningSettings, expected: int | None) -> None:
-    found = earliest_to_retain(draw(picture), settings, 0, UTC)
-    assert (found.requested_at if found else None) == (None if expected is None else at(expected))
+    instant = earliest_to_retain(draw(picture), settings, 0, UTC)
+    assert (instant.requested_at if instant else None) == (
+        None if expected is None else at(expected)
+    )
 
 
 def test_a_clean_goes_on_where_the_last_one_ended() -> None:
     settings = CleaningSettings(commits_retained=1, max_commits_to_clean=1)
     timeline = draw(THREE_COMMITS)
     last = LastClean(at(9), earliest=at(2))
-    found = earliest_to_retain(timeline, settings, 0, UTC, last)
-    assert found is not None
-    assert found.requested_at == at(4)
+    instant = earliest_to_retain(timeline, settings, 0, UTC, last)
+    assert instant is not None
+    assert instant.requested_at == at(4)
 
 
 HOURS = {
@@ -150,9 +152,9 @@ def test_commits_of_the_last_hours_are_retained(zone: tzinfo) -> None:
         Instant(time, Action.COMMIT, completed_at=f"{time[:-1]}9") for time in times
     )
     settings = CleaningSettings(policy=CleanPolicy.HOURS, hours_retained=2)
-    found = earliest_to_retain(timeline, settings, now_ms, zone)
-    assert found is not None
-    assert found.requested_at == times[2]
+    instant = earliest_to_retain(timeline, settings, now_ms, zone)
+    assert instant is not None
+    assert instant.requested_at == times[2]
     later = earliest_to_retain(timeline, settings, now_ms + 10 * 3_600_000, zone)
     assert later is None
 
@@ -263,7 +265,7 @@ def test_versions_change_only_where_something_was_written() -> None:
     assert [i.requested_at for i in scope.writes] == [at(4)]
 
 
-def test_what_was_left_is_looked_at_again() -> None:
+def test_partitions_that_the_last_clean_skipped_are_considered_again() -> None:
     extra = {"lakewright.missing.reasons": '{"held by compaction 7":["d1"]}'}
     timeline = draw(THREE_COMMITS)
     last = LastClean(at(5), at(4), extra)
@@ -296,12 +298,12 @@ TRIGGERS = {
 
 @pytest.mark.parametrize(("picture", "settings", "reason"), TRIGGERS.values(), ids=list(TRIGGERS))
 def test_triggers(picture: str, settings: CleaningSettings, reason: str | None) -> None:
-    found = check_clean_trigger(draw(picture), settings)
+    skip = check_clean_trigger(draw(picture), settings)
     if reason is None:
-        assert found is None
+        assert skip is None
     else:
-        assert isinstance(found, Skip)
-        assert reason in found.reason
+        assert isinstance(skip, Skip)
+        assert reason in skip.reason
 
 
 BAD_OPTIONS = {
@@ -328,5 +330,5 @@ def test_every_key_is_one_of_hudi() -> None:
 
 def test_older_names_are_understood() -> None:
     options = {"hoodie.cleaner.policy": "keep_latest_by_hours", "hoodie.clean.max.commits": "4"}
-    found = settings_from(CleaningSettings, options)
-    assert found == CleaningSettings(policy=CleanPolicy.HOURS, trigger_commits=4)
+    settings = settings_from(CleaningSettings, options)
+    assert settings == CleaningSettings(policy=CleanPolicy.HOURS, trigger_commits=4)

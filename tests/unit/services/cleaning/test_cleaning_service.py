@@ -59,10 +59,10 @@ def written(times: int = 3) -> BuiltTable:
     return built
 
 
-def deleted(done: CleanMetadata | Skip) -> list[str]:
-    assert isinstance(done, CleanMetadata)
-    names = [(p, name) for p, part in done.partitions.items() for name in part.deleted]
-    assert done.files_deleted == len(names)
+def deleted(metadata: CleanMetadata | Skip) -> list[str]:
+    assert isinstance(metadata, CleanMetadata)
+    names = [(p, name) for p, part in metadata.partitions.items() for name in part.deleted]
+    assert metadata.files_deleted == len(names)
     return [f"{partition}/{name}" for partition, name in names]
 
 
@@ -73,26 +73,26 @@ def base(group: tuple[str, str], write: Instant) -> str:
 def replace_groups(built: BuiltTable, *replaced: tuple[str, str]) -> Instant:
     """A delete_partition of these groups."""
     at = built.tick()
-    done = Instant(at, Action.REPLACE_COMMIT, completed_at=built.tick())
+    completed = Instant(at, Action.REPLACE_COMMIT, completed_at=built.tick())
     taken: dict[str, tuple[str, ...]] = {}
     for partition, file_id in replaced:
         taken[partition] = (*taken.get(partition, ()), file_id)
     metadata = CommitMetadata(
         replaced=taken, operation="DELETE_PARTITION", extra={"schema": built.builder.avro_schema}
     )
-    built.put(done, format_replace_commit(metadata))
-    return done
+    built.put(completed, format_replace_commit(metadata))
+    return completed
 
 
 def test_old_files_are_deleted_and_reported() -> None:
     built = written(4)
     writes = load_snapshot(built.storage).timeline.completed_writes
     before = read_versions(built.storage)
-    done = clean_and_archive(built, ONE).clean()
-    assert isinstance(done, CleanMetadata)
-    assert deleted(done) == [base(F, write) for write in writes[:2]]
-    assert done.earliest_to_retain == writes[3].requested_at
-    assert done.last_completed == writes[3].requested_at
+    metadata = clean_and_archive(built, ONE).clean()
+    assert isinstance(metadata, CleanMetadata)
+    assert deleted(metadata) == [base(F, write) for write in writes[:2]]
+    assert metadata.earliest_to_retain == writes[3].requested_at
+    assert metadata.last_completed == writes[3].requested_at
     assert read_versions(built.storage) == before
     assert sorted(list_data_files(built.storage)) == sorted(
         [base(F, writes[2]), base(F, writes[3]), base(G, writes[0])]
@@ -119,9 +119,9 @@ def test_the_next_clean_lists_only_what_was_written_since() -> None:
     built.write({G: versions(b=2)})
     built.write({H: versions(c=1)})
     storage.reset()
-    done = upkeep.clean()
+    metadata = upkeep.clean()
     writes = load_snapshot(storage).timeline.completed_writes
-    assert deleted(done) == [base(F, writes[1]), base(G, writes[0])]
+    assert deleted(metadata) == [base(F, writes[1]), base(G, writes[0])]
     listed = {path for method, path in storage.touched if method in LISTINGS}
     assert listed & {"", "d1", "d2", "d3"} == {"d2", "d1"}
 
@@ -135,9 +135,9 @@ def test_nothing_in_the_window_lists_nothing() -> None:
     upkeep = clean_and_archive(built, ONE, storage)
     context = upkeep.planning_context()
     storage.reset()
-    found = upkeep.plan_clean()
-    assert isinstance(found, Skip)
-    assert "nothing can have become due" in found.reason
+    skip = upkeep.plan_clean()
+    assert isinstance(skip, Skip)
+    assert "nothing can have become due" in skip.reason
     assert context.snapshot.timeline.pending(Action.COMMIT)
     listed = {path for method, path in storage.touched if method in LISTINGS}
     assert listed <= {TIMELINE}
@@ -155,7 +155,7 @@ def test_a_table_that_only_grows_is_not_listed_for_ever() -> None:
         listed = {path for method, path in storage.touched if method in LISTINGS}
         assert "" not in listed
         assert len({path for path in listed if path.startswith("day")}) <= 7
-    assert sum(isinstance(done, CleanMetadata) for done in results) == 3
+    assert sum(isinstance(result, CleanMetadata) for result in results) == 3
 
 
 def test_a_clean_that_deletes_nothing_is_recorded_when_the_last_is_old() -> None:
@@ -168,9 +168,9 @@ def test_a_clean_that_deletes_nothing_is_recorded_when_the_last_is_old() -> None
     built.write({("d4", "i"): versions(d=1)})
     assert isinstance(upkeep.clean(), Skip)
     upkeep.clock.advance(3 * 3_600_000)
-    done = upkeep.clean()
-    assert isinstance(done, CleanMetadata)
-    assert done.files_deleted == 0
+    metadata = upkeep.clean()
+    assert isinstance(metadata, CleanMetadata)
+    assert metadata.files_deleted == 0
 
 
 def test_filtered_partitions_are_made_up_for_by_the_next_clean() -> None:
@@ -221,7 +221,7 @@ def test_saved_files_stay_until_the_savepoint_is_deleted() -> None:
     assert base(F, first) in deleted(upkeep.clean())
 
 
-def test_files_of_a_pending_compaction_stay_until_it_is_done() -> None:
+def test_files_of_a_pending_compaction_stay_until_it_completes() -> None:
     built = BuiltTable("MERGE_ON_READ")
     first = built.write({F: versions(a=1)})
     log = built.write(logs={F: versions(a=2)})
@@ -248,10 +248,10 @@ def test_a_replaced_group_of_a_pending_clustering_is_looked_at_again() -> None:
     replace_groups(built, F)
     pending = built.fail({}, action="clustering", requested=clustering_plan(F))
     upkeep = clean_and_archive(built, VERSIONS)
-    done = upkeep.clean()
-    assert isinstance(done, CleanMetadata)
-    assert list(done.partitions) == ["d2"]
-    assert "held by clustering" in done.extra["lakewright.missing.reasons"]
+    metadata = upkeep.clean()
+    assert isinstance(metadata, CleanMetadata)
+    assert list(metadata.partitions) == ["d2"]
+    assert "held by clustering" in metadata.extra["lakewright.missing.reasons"]
     for state in (State.INFLIGHT, State.REQUESTED):
         built.storage.delete(
             f"{TIMELINE}/{Instant(pending.requested_at, Action('clustering'), state)}"
@@ -265,10 +265,10 @@ def test_a_deleted_partition_disappears_from_the_table() -> None:
     first = load_snapshot(built.storage).timeline.completed_writes[0]
     replace_groups(built, G)
     built.write({F: versions(a=5)})
-    done = clean_and_archive(built, ONE).clean()
-    assert isinstance(done, CleanMetadata)
-    assert done.partitions["d2"].is_partition_deleted
-    assert base(G, first) in deleted(done)
+    metadata = clean_and_archive(built, ONE).clean()
+    assert isinstance(metadata, CleanMetadata)
+    assert metadata.partitions["d2"].is_partition_deleted
+    assert base(G, first) in deleted(metadata)
     assert not built.storage.exists(f"d2/{PARTITION_METADATA}")
     assert read_versions(built.storage) == {"a": 5}
 
@@ -281,10 +281,10 @@ def test_a_deleted_partition_stays_if_a_write_began() -> None:
     scheduled = upkeep.schedule_clean()
     assert isinstance(scheduled, Instant)
     pending = built.fail({})
-    done = upkeep.execute_clean(scheduled.requested_at)
-    assert not done.partitions["d2"].is_partition_deleted
-    assert "d2" in done.extra["lakewright.missing.reasons"]
-    # The writer found the partition there, and did not make it anew.
+    metadata = upkeep.execute_clean(scheduled.requested_at)
+    assert not metadata.partitions["d2"].is_partition_deleted
+    assert "d2" in metadata.extra["lakewright.missing.reasons"]
+    # The partition existed when the writer began, so it did not create it again.
     built.base(("d2", "new"), versions(z=1), pending.requested_at)
     built.complete(pending, built.stats(pending.requested_at, ("d2", "new")))
     assert read_versions(built.storage) == {"a": 5, "z": 1}
@@ -312,7 +312,7 @@ def plan_of_others(built: BuiltTable, first: Instant) -> None:
 
 
 def rolled_back(built: BuiltTable, first: Instant) -> None:
-    """Real Hudi rolls back what it wants: all writes but the first are gone."""
+    """Real Hudi rolls back any write: all writes but the first are removed."""
     for write in reversed(load_snapshot(built.storage).timeline.completed_writes[1:]):
         built.storage.delete(f"{TIMELINE}/{write.file_name}")
         for path in list_data_files(built.storage):
@@ -320,14 +320,16 @@ def rolled_back(built: BuiltTable, first: Instant) -> None:
                 built.storage.delete(path)
 
 
-MEANWHILE: dict[str, Callable[[BuiltTable, Instant], None]] = {
+CHANGES_AFTER_PLANNING: dict[str, Callable[[BuiltTable, Instant], None]] = {
     "a savepoint": savepoint,
     "a plan of another writer": plan_of_others,
     "a rollback of all that came after": rolled_back,
 }
 
 
-@pytest.mark.parametrize("happens", MEANWHILE.values(), ids=list(MEANWHILE))
+@pytest.mark.parametrize(
+    "happens", CHANGES_AFTER_PLANNING.values(), ids=list(CHANGES_AFTER_PLANNING)
+)
 def test_what_came_to_be_needed_after_the_plan_was_made_stays(
     happens: Callable[[BuiltTable, Instant], None],
 ) -> None:
@@ -337,10 +339,10 @@ def test_what_came_to_be_needed_after_the_plan_was_made_stays(
     scheduled = upkeep.schedule_clean()
     assert isinstance(scheduled, Instant)
     happens(built, first)
-    done = upkeep.execute_clean(scheduled.requested_at)
-    assert done.files_deleted == 0
+    metadata = upkeep.execute_clean(scheduled.requested_at)
+    assert metadata.files_deleted == 0
     assert built.storage.exists(base(F, first))
-    assert "d1" in done.extra["lakewright.missing.reasons"]
+    assert "d1" in metadata.extra["lakewright.missing.reasons"]
 
 
 def test_a_write_whose_predecessor_was_cleaned_can_still_be_rolled_back_once() -> None:
@@ -409,9 +411,9 @@ def test_what_a_plan_names_and_is_no_data_file_stays(name: str) -> None:
     if not built.storage.exists(f"d1/{name}"):
         built.storage.create(f"d1/{name}", b"")
     before = set(list_files(built.storage))
-    done = clean_and_archive(built).execute_clean(planned(built, "d1", name))
-    assert deleted(done) == []
-    assert "no data file" in str(done.extra)
+    metadata = clean_and_archive(built).execute_clean(planned(built, "d1", name))
+    assert deleted(metadata) == []
+    assert "no data file" in str(metadata.extra)
     assert before <= set(list_files(built.storage))
 
 
@@ -557,14 +559,14 @@ def test_a_longer_retention_does_not_claim_what_was_deleted() -> None:
     for version in range(2, 5):
         built.write({F: versions(a=version)})
     upkeep = clean_and_archive(built, ONE)
-    done = upkeep.with_options({"hoodie.clean.partition.filter.selected": "d1"}).clean()
-    assert isinstance(done, CleanMetadata)
+    metadata = upkeep.with_options({"hoodie.clean.partition.filter.selected": "d1"}).clean()
+    assert isinstance(metadata, CleanMetadata)
     built.write({F: versions(a=6)})
     plan = upkeep.with_options({"hoodie.clean.commits.retained": "3"}).plan_clean()
     assert isinstance(plan, CleanPlan)
     assert list(plan.files) == ["d2"]
     assert plan.earliest_to_retain is not None
-    assert plan.earliest_to_retain.requested_at == done.earliest_to_retain
+    assert plan.earliest_to_retain.requested_at == metadata.earliest_to_retain
 
 
 def test_partitions_that_went_are_removed_many_at_once() -> None:
@@ -572,9 +574,9 @@ def test_partitions_that_went_are_removed_many_at_once() -> None:
     table.write("BULK_INSERT", [row(f"k{n}", day=f"p{n:03d}") for n in range(300)])
     table.delete_partitions("p0*", "p1*")
     storage = CountingStorage(table.storage)
-    done = replace(table, storage=storage).services(VERSIONS).run("clean")
-    assert isinstance(done, Commit)
-    assert (done.files, len(done.partitions)) == (200, 200)
+    commit = replace(table, storage=storage).services(VERSIONS).run("clean")
+    assert isinstance(commit, Commit)
+    assert (commit.files, len(commit.partitions)) == (200, 200)
     assert {path[:2] for path in list_files(table.storage) if path.startswith("p")} == {"p2"}
     assert storage.calls["list_files"] < 12
     assert storage.calls["list_many"] + storage.calls["delete_many"] < 10

@@ -38,14 +38,14 @@ def test_another_policy_does_not_forget_how_far_the_table_was_cleaned() -> None:
         assert (load_snapshot(table.storage).earliest_retained() or "") >= before
 
 
-def test_a_partition_that_was_held_is_not_forgotten_by_a_clean_that_retains_more() -> None:
+def test_a_clean_that_retains_more_does_not_forget_a_partition_that_a_pending_plan_held() -> None:
     table = WrittenTable(options=QUIET).create()
     for number in range(2):
         table.upsert([row("a", number, day="held"), row("a", number, day="free")])
     for number in range(2):
         table.upsert([row("z", number, day="other")])
-    held = {"hoodie.clustering.plan.strategy.partition.selected": "held"}
-    scheduled = table.services(held).schedule("clustering")
+    selected = {"hoodie.clustering.plan.strategy.partition.selected": "held"}
+    scheduled = table.services(selected).schedule("clustering")
     assert isinstance(scheduled, Instant)
     for number in range(2, 10):
         table.upsert([row("z", number, day="other")])
@@ -108,21 +108,21 @@ def test_a_clean_with_a_plan_is_not_withdrawn() -> None:
     assert isinstance(table.services().execute(scheduled.requested_at), Commit)
 
 
-def test_the_file_of_a_lost_task_is_cleaned_away() -> None:
+def test_a_clean_deletes_the_file_of_a_failed_task() -> None:
     clock = ManualClock()
     storage = MemoryStorage.fresh(now_ms=clock.now_ms)
     table = WrittenTable(storage, clock, QUIET).create()
     first = table.upsert([row("a", day="d")])
     (base,) = bases(table, "d")
-    lost = f"d/lost-0_7-0-7_{first.instant}.parquet"
-    for path in (f"d/{base}", lost):
+    uncommitted = f"d/lost-0_7-0-7_{first.instant}.parquet"
+    for path in (f"d/{base}", uncommitted):
         storage.create(f".hoodie/.temp/{first.instant}/{path}.marker.CREATE", b"")
-    storage.create(lost, storage.read(f"d/{base}"))
+    storage.create(uncommitted, storage.read(f"d/{base}"))
     # Readers of this library pass over it, by its marker.
     assert len(table.rows()) == 1
     for number in range(3):
         table.upsert([row("z", number, day="other")])
     clock.advance(600_000)
     table.services(ONE).run("clean")
-    assert [each["id"] for each in table.rows()] == ["a", "z"]
+    assert [record["id"] for record in table.rows()] == ["a", "z"]
     assert not storage.list_folders(".hoodie/.temp")

@@ -46,7 +46,7 @@ Answer = TypeVar("Answer")
 BOTH = pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 LAYOUTS = pytest.mark.parametrize("layout", ["linear", "z-order", "hilbert"])
 DAYS = ("2026-01-01", "2026-01-02")
-# New keys make new files, and no service is run beside.
+# New keys make new files, and writes run no service.
 APART = {
     "hoodie.parquet.small.file.limit": "0",
     "hoodie.compact.inline": "false",
@@ -88,7 +88,7 @@ def test_rows_and_their_meta_columns_stay(table_type: str, options: Mapping[str,
     assert not pending_clusterings(load_snapshot(table.storage))
     # Every row names the file that it is in now.
     names = {(stat.path or "").split("/")[-1] for stat in metadata.write_stats()}
-    assert {each["_hoodie_file_name"] for each in table.rows(meta=True)} == names
+    assert {record["_hoodie_file_name"] for record in table.rows(meta=True)} == names
 
 
 @BOTH
@@ -108,7 +108,7 @@ def test_writes_go_on_afterwards(table_type: str) -> None:
     table.upsert([row("0000", 5000, "third"), row("new", 1, "new")])
     table.write("DELETE", [row(f"{7919 * 3 % 1000:04d}", 0, day=DAYS[1])])
     assert len(table.rows()) == count_before
-    assert {each["note"] for each in table.rows() if each["id"] == "0000"} == {"third"}
+    assert {record["note"] for record in table.rows() if record["id"] == "0000"} == {"third"}
 
 
 def test_the_statistics_are_those_of_new_file_groups() -> None:
@@ -129,7 +129,7 @@ def test_rows_are_sorted_by_the_columns_of_the_plan() -> None:
     metadata = ClusteredTable(table, clustering_options(sort_columns="note,ts")).run()
     for stat in metadata.write_stats():
         rows = stored(table, stat).select(["note", "ts"]).to_pylist()
-        assert rows == sorted(rows, key=lambda each: (each["note"], each["ts"]))
+        assert rows == sorted(rows, key=lambda record: (record["note"], record["ts"]))
 
 
 def test_a_plan_says_how_it_is_executed_and_not_the_options_of_the_day() -> None:
@@ -142,7 +142,7 @@ def test_a_plan_says_how_it_is_executed_and_not_the_options_of_the_day() -> None
 
 
 @LAYOUTS
-def test_sorting_on_disk_gives_the_same_rows(
+def test_sorting_on_disk_returns_the_same_rows(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -186,7 +186,7 @@ def test_rows_that_are_there_twice_stay_twice() -> None:
     assert all_meta(table) == before
 
 
-def test_of_nothing_but_deleted_rows_nothing_is_left() -> None:
+def test_clustering_of_deleted_rows_alone_leaves_no_file_group() -> None:
     table = WrittenTable(options=APART).create("MERGE_ON_READ")
     table.upsert([row("a"), row("b")])
     table.write("DELETE", [row("a"), row("b")])
@@ -195,7 +195,7 @@ def test_of_nothing_but_deleted_rows_nothing_is_left() -> None:
     assert list(metadata.replaced) == [DAYS[0]]
     assert table.rows() == []
     table.upsert([row("a", 1, "again")])
-    assert [each["note"] for each in table.rows()] == ["again"]
+    assert [record["note"] for record in table.rows()] == ["again"]
 
 
 @BOTH
@@ -268,11 +268,11 @@ class PlainClock:
 
 
 def execute_as(
-    clustered: ClusteredTable, instant: Instant, plan: ClusteringPlan, hands: LocalEngine
+    clustered: ClusteredTable, instant: Instant, plan: ClusteringPlan, engine: LocalEngine
 ) -> CommitMetadata:
     with begin_execution(clustered.writer, instant) as transaction:
         snapshot, at = transaction.snapshot, instant.requested_at
-        job = ExecutionContext(snapshot, at, clustered.options, hands, clustered.writer)
+        job = ExecutionContext(snapshot, at, clustered.options, engine, clustered.writer)
         metadata = clustered.service.execute(job, plan)
         transaction.commit(metadata)
     return metadata
@@ -285,33 +285,33 @@ def test_the_work_travels_to_other_processes() -> None:
     clustered = ClusteredTable(table, clustering_options(sort_columns="id"))
     plan = clustered.planned()
     execute_as(clustered, put(clustered, plan), plan, PicklingEngine())
-    assert [each["id"] for each in table.rows()] == ["a", "b", "c"]
+    assert [record["id"] for record in table.rows()] == ["a", "b", "c"]
 
 
 def put(clustered: ClusteredTable, plan: ClusteringPlan) -> Instant:
     """Put a plan on the timeline as it is, whatever the table is by now."""
     data = format_requested_replace(RequestedReplace(operation="CLUSTER", plan=plan))
-    found = schedule_plan(
+    scheduled = schedule_plan(
         clustered.writer,
         Action.CLUSTERING,
         lambda _, next_time: PlanRequest(next_time(), plan, data),
     )
-    assert not isinstance(found, Skip)
-    return found[0]
+    assert not isinstance(scheduled, Skip)
+    return scheduled[0]
 
 
 def update(table: WrittenTable) -> object:
     return table.upsert([row("a", 9, "late")])
 
 
-def take_out(table: WrittenTable) -> object:
+def delete_partition(table: WrittenTable) -> object:
     return table.delete_partitions(DAYS[0])
 
 
 CHANGES: dict[str, tuple[str, Callable[[WrittenTable], object]]] = {
     "a new base file": ("COPY_ON_WRITE", update),
     "a new log file": ("MERGE_ON_READ", update),
-    "a group that is gone": ("MERGE_ON_READ", take_out),
+    "a group that was replaced": ("MERGE_ON_READ", delete_partition),
 }
 
 
@@ -368,7 +368,7 @@ def twice(plan: ClusteringPlan) -> ClusteringPlan:
 
 
 BAD_PLANS: dict[str, tuple[Callable[[ClusteringPlan], ClusteringPlan], type[LakewrightError]]] = {
-    "an execution that is not known": (lambda p: with_class(p, "com.X"), UnsupportedError),
+    "an unknown execution strategy": (lambda p: with_class(p, "com.X"), UnsupportedError),
     "a file group that is planned twice": (twice, CorruptError),
 }
 
@@ -446,7 +446,7 @@ def test_an_execution_that_died_anywhere_is_executed_again(after_effect: bool) -
 
 
 def rows_by_file(table: WrittenTable) -> int:
-    return len({each["_hoodie_file_name"] for each in rows_with_meta(table)})
+    return len({record["_hoodie_file_name"] for record in rows_with_meta(table)})
 
 
 def rows_with_meta(table: WrittenTable) -> list[Row]:

@@ -58,15 +58,15 @@ def ranks(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     values = column.to_pylist()
     # A float that is no number is its own kind of equal.
     names = [str(value) if value != value else value for value in values]
-    known = {v for v in names if v is not None and v != "nan"}
-    order = {value: at + 1 for at, value in enumerate(sorted(known))}
+    comparable = {v for v in names if v is not None and v != "nan"}
+    order = {value: at + 1 for at, value in enumerate(sorted(comparable))}
     order |= {None: 0, "nan": len(order) + 1}
     return np.array([order[name] for name in names])
 
 
 @LAYOUTS
 @pytest.mark.parametrize("kind", MAKERS)
-def test_every_kind_of_column_gives_a_permutation(kind: str, layout: Layout) -> None:
+def test_the_order_of_every_kind_of_column_is_a_permutation(kind: str, layout: Layout) -> None:
     rows = rows_of(kind, 3000)
     indexes = Ordering(("a", "b"), layout).indexes(rows)
     assert sorted(indexes.tolist()) == list(range(3000))
@@ -75,25 +75,27 @@ def test_every_kind_of_column_gives_a_permutation(kind: str, layout: Layout) -> 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_linear_order_is_that_of_the_columns_nulls_first_and_stable(kind: str) -> None:
     rows = rows_of(kind, 2000)
-    found = rows.take(pa.array(Ordering(("a", "b")).indexes(rows)))
-    keys = list(zip(ranks(found["a"]), ranks(found["b"]), found["n"].to_pylist(), strict=True))
+    ordered = rows.take(pa.array(Ordering(("a", "b")).indexes(rows)))
+    keys = list(
+        zip(ranks(ordered["a"]), ranks(ordered["b"]), ordered["n"].to_pylist(), strict=True)
+    )
     assert keys == sorted(keys)
 
 
 def mean_range(rows: pa.Table, name: str) -> float:
     """How much of a column a file spans, as a share."""
-    found = ranks(rows[name])
-    size = len(found) // FILES
-    spans = [np.ptp(found[start : start + size]) for start in range(0, len(found), size)]
-    return float(np.mean(spans) / np.ptp(found))
+    positions = ranks(rows[name])
+    size = len(positions) // FILES
+    spans = [np.ptp(positions[start : start + size]) for start in range(0, len(positions), size)]
+    return float(np.mean(spans) / np.ptp(positions))
 
 
 @pytest.mark.parametrize("layout", [Layout.ZORDER, Layout.HILBERT])
 def test_on_a_curve_files_are_narrow_in_every_column(layout: Layout) -> None:
     rows = rows_of("strings", FILES * 200, nulls=False)
     assert min(mean_range(rows, name) for name in "ab") > 0.9
-    found = rows.take(pa.array(Ordering(("a", "b"), layout).indexes(rows)))
-    assert max(mean_range(found, name) for name in "ab") < 0.3
+    ordered = rows.take(pa.array(Ordering(("a", "b"), layout).indexes(rows)))
+    assert max(mean_range(ordered, name) for name in "ab") < 0.3
 
 
 def test_hilbert_files_are_narrower_than_those_of_the_z_order() -> None:
@@ -133,14 +135,14 @@ def test_few_rows_have_an_order_too(count: int, layout: Layout) -> None:
 @LAYOUTS
 def test_a_column_of_nulls_does_no_harm(layout: Layout) -> None:
     rows = pa.table({"a": pa.nulls(9, pa.int64()), "b": list(range(9, 0, -1))})
-    found = rows.take(pa.array(Ordering(("a", "b"), layout).indexes(rows)))
-    assert found["b"].to_pylist() == list(range(1, 10))
+    ordered = rows.take(pa.array(Ordering(("a", "b"), layout).indexes(rows)))
+    assert ordered["b"].to_pylist() == list(range(1, 10))
 
 
 def test_more_columns_than_bits() -> None:
     rows = pa.table({f"c{n}": [2, 1, 3] for n in range(70)})
-    found = Ordering(tuple(rows.column_names), Layout.HILBERT).indexes(rows)
-    assert sorted(found.tolist()) == [0, 1, 2]
+    indexes = Ordering(tuple(rows.column_names), Layout.HILBERT).indexes(rows)
+    assert sorted(indexes.tolist()) == [0, 1, 2]
 
 
 def test_fields_of_structs() -> None:

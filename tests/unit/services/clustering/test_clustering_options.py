@@ -53,7 +53,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[LakewrightError]]] = {
         InvalidError,
     ),
     "a layout must be known": ({"hoodie.layout.optimize.strategy": "spiral"}, InvalidError),
-    "slices are sorted by what is known of them": (
+    "slices are sorted by a property of slices": (
         clustering_options(file_slices_sort_by="NAME"),
         InvalidError,
     ),
@@ -93,9 +93,9 @@ def test_the_parameters_of_a_plan_yield_the_same_order_and_size_again() -> None:
         "hoodie.layout.optimize.strategy": "hilbert",
         **clustering_options(sort_columns="a,b", target_file_max_bytes=1000),
     }
-    told = clustering_settings(options)
-    again = clustering_settings(told.params)
-    assert (again.ordering, again.target_bytes) == (told.ordering, told.target_bytes)
+    settings = clustering_settings(options)
+    again = clustering_settings(settings.params)
+    assert (again.ordering, again.target_bytes) == (settings.ordering, settings.target_bytes)
 
 
 CLASSES = {
@@ -121,10 +121,10 @@ INLINE, ASYNC = "hoodie.clustering.inline", "hoodie.clustering.async"
 WAITING: dict[str, tuple[dict[str, str], int]] = {
     "by hand at once": ({}, 0),
     "inline after four commits": ({INLINE: "true"}, 4),
-    "inline after as many as are told": ({INLINE: "true", f"{INLINE}.max.commits": "2"}, 2),
-    "by hand after as many as are told": ({f"{INLINE}.max.commits": "3"}, 3),
-    "beside writes after four commits": ({f"{ASYNC}.enabled": "true"}, 4),
-    "planned inline as if executed beside": (
+    "inline after the configured number": ({INLINE: "true", f"{INLINE}.max.commits": "2"}, 2),
+    "by hand after the configured number": ({f"{INLINE}.max.commits": "3"}, 3),
+    "asynchronously after four commits": ({f"{ASYNC}.enabled": "true"}, 4),
+    "planned inline as if executed asynchronously": (
         {"hoodie.clustering.schedule.inline": "true", f"{ASYNC}.max.commits": "7"},
         7,
     ),
@@ -135,6 +135,6 @@ WAITING: dict[str, tuple[dict[str, str], int]] = {
 }
 
 
-@pytest.mark.parametrize(("options", "wanted"), WAITING.values(), ids=list(WAITING))
-def test_how_many_commits_a_clustering_waits_for(options: dict[str, str], wanted: int) -> None:
-    assert commits_to_wait_for(clustering_settings(options), options) == wanted
+@pytest.mark.parametrize(("options", "expected"), WAITING.values(), ids=list(WAITING))
+def test_how_many_commits_a_clustering_waits_for(options: dict[str, str], expected: int) -> None:
+    assert commits_to_wait_for(clustering_settings(options), options) == expected

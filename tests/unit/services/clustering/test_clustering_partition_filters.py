@@ -80,9 +80,9 @@ CASES: dict[str, tuple[dict[str, str], list[str], int, list[str]]] = {
 def test_chosen_partitions(
     options: dict[str, str], partitions: list[str], hour: int, expected: list[str]
 ) -> None:
-    chosen, left = choose_partitions(clustering_settings(options), partitions, hour)
+    chosen, skipped = choose_partitions(clustering_settings(options), partitions, hour)
     assert chosen == expected
-    assert sorted(left) == sorted(set(partitions) - set(expected))
+    assert sorted(skipped) == sorted(set(partitions) - set(expected))
 
 
 REASONS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
@@ -103,7 +103,7 @@ REASONS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("options", "reasons"), REASONS.values(), ids=list(REASONS))
-def test_why_partitions_are_left(options: dict[str, str], reasons: dict[str, str]) -> None:
+def test_why_partitions_are_skipped(options: dict[str, str], reasons: dict[str, str]) -> None:
     assert choose_partitions(clustering_settings(options), ["a", "b"], 0)[1] == reasons
 
 
@@ -117,5 +117,5 @@ def test_a_filter_loses_no_partition(mode: FilterMode) -> None:
     settings = clustering_settings(
         {MODE: mode, **clustering_options(cluster_begin_partition="20260101-07")}
     )
-    kept, left = strategy_of(mode, 3).filter_partition_paths(settings, HOURS)
-    assert sorted([*kept, *left]) == HOURS
+    selected, skipped = strategy_of(mode, 3).filter_partition_paths(settings, HOURS)
+    assert sorted([*selected, *skipped]) == HOURS

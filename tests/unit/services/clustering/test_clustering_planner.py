@@ -1,4 +1,4 @@
-"""What is clustered together, what is left, and when it is time."""
+"""Clustering plans: which slices are clustered together or skipped, and when a plan is due."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def plan(
     chosen: ClusteringSettings | None = None,
     *,
     window: IncrementalWindow = EVERYTHING,
-    held: Mapping[GroupKey, str] | None = None,
+    locked: Mapping[GroupKey, str] | None = None,
     filtered: Mapping[str, str] | None = None,
 ) -> ClusteringPlan | Skip:
     return plan_clustering(
         slices,
         chosen or ClusteringSettings(),
         window=window,
-        locked=held or {},
+        locked=locked or {},
         filtered=filtered,
         path_of=lambda path: f"file:/table/{path}",
         default_size=120 * MB,
@@ -44,14 +44,14 @@ def plan(
 
 
 def made(*arguments: object, **named: object) -> ClusteringPlan:
-    found = plan(*arguments, **named)  # type: ignore[arg-type]
-    assert isinstance(found, ClusteringPlan), found
-    return found
+    result = plan(*arguments, **named)  # type: ignore[arg-type]
+    assert isinstance(result, ClusteringPlan), result
+    return result
 
 
-def drawn(found: ClusteringPlan) -> list[str]:
+def drawn(planned: ClusteringPlan) -> list[str]:
     """The file ids of each group."""
-    return ["".join(item.file_id for item in group.slices) for group in found.groups]
+    return ["".join(item.file_id for item in group.slices) for group in planned.groups]
 
 
 DAYS = [clustering_slice(day, f"{day}{n}", 5) for day in ("today", "yesterday") for n in "12"]
@@ -100,7 +100,7 @@ GROUPS: dict[str, tuple[list[FileSlice], ClusteringSettings, list[str]]] = {
         clustering_settings_of(),
         ["bac"],
     ),
-    "a single slice only where that is wanted": (
+    "a single slice only where that is configured": (
         [clustering_slice("p", "a"), clustering_slice("q", "b"), clustering_slice("q", "c")],
         clustering_settings_of(single_group_clustering_enabled="false"),
         ["bc"],
@@ -126,7 +126,7 @@ def test_groups(slices: list[FileSlice], chosen: ClusteringSettings, expected: l
     assert drawn(made(slices[::-1], chosen)) == expected
 
 
-def test_the_oldest_first_if_that_is_wanted() -> None:
+def test_the_oldest_first_if_configured() -> None:
     old, young = clustering_slice("p", "b", 1), clustering_slice("p", "a", 5)
     assert old.base is not None
     assert young.base is not None
@@ -140,8 +140,8 @@ def test_the_oldest_first_if_that_is_wanted() -> None:
 
 # `missing` is what is due and not planned: a filter that real Hudi forgets counts as well.
 MISSING: dict[str, tuple[dict[str, object], tuple[str, ...] | None]] = {
-    "nothing is left": ({}, ()),
-    "nothing is told where incremental planning is off": ({"window": OFF}, None),
+    "every partition is planned": ({}, ()),
+    "nothing is recorded where incremental planning is off": ({"window": OFF}, None),
     "groups beyond the limit, also of a partition that is planned in part": (
         {"chosen": clustering_settings_of(max_num_groups=1, max_bytes_per_group=5 * MB)},
         ("today", "yesterday"),
@@ -159,14 +159,14 @@ MISSING: dict[str, tuple[dict[str, object], tuple[str, ...] | None]] = {
         ("today",),
     ),
     "what another plan holds is missing": (
-        {"held": {("today", "today1"): "compaction 20260101000000000"}},
+        {"locked": {("today", "today1"): "compaction 20260101000000000"}},
         ("today",),
     ),
     "a large file is missing nowhere": ({"slices": [*DAYS, clustering_slice("big", "x", 999)]}, ()),
     "nor is one that another plan holds": (
         {
             "slices": [*DAYS, clustering_slice("big", "x", 999)],
-            "held": {("big", "x"): "compaction 20260101000000000"},
+            "locked": {("big", "x"): "compaction 20260101000000000"},
         },
         (),
     ),
@@ -180,22 +180,22 @@ MISSING: dict[str, tuple[dict[str, object], tuple[str, ...] | None]] = {
 }
 
 
-@pytest.mark.parametrize(("told", "expected"), MISSING.values(), ids=list(MISSING))
-def test_missing_partitions(told: dict[str, object], expected: tuple[str, ...] | None) -> None:
-    named = dict(told)
-    found = made(named.pop("slices", DAYS), named.pop("chosen", None), **named)
-    assert found.missing_partitions == expected
-    assert tuple(sorted(found.missing_reasons)) == (expected or ())
+@pytest.mark.parametrize(("arguments", "expected"), MISSING.values(), ids=list(MISSING))
+def test_missing_partitions(arguments: dict[str, object], expected: tuple[str, ...] | None) -> None:
+    named = dict(arguments)
+    result = made(named.pop("slices", DAYS), named.pop("chosen", None), **named)
+    assert result.missing_partitions == expected
+    assert tuple(sorted(result.missing_reasons)) == (expected or ())
 
 
-def test_reasons_are_kept_with_the_plan() -> None:
-    found = made(
+def test_reasons_are_recorded_in_the_plan() -> None:
+    result = made(
         [*DAYS, clustering_slice("last", "x")],
         clustering_settings_of(max_num_groups=2),
-        held={("today", "today1"): "compaction 20260101000000000"},
+        locked={("today", "today1"): "compaction 20260101000000000"},
         filtered={"old": "filtered by RECENT_DAYS"},
     )
-    assert found.missing_reasons == {
+    assert result.missing_reasons == {
         "today": "held by compaction 20260101000000000",
         "old": "filtered by RECENT_DAYS",
         "yesterday": "beyond the limit of 2 groups",
@@ -205,7 +205,7 @@ def test_reasons_are_kept_with_the_plan() -> None:
 NOTHING: dict[str, tuple[list[FileSlice], dict[GroupKey, str], str]] = {
     "no slices": ([], {}, "no file is small enough"),
     "only large files": ([clustering_slice("p", "a", 999)], {}, "no file is small enough"),
-    "all held": (
+    "all locked": (
         [clustering_slice("p", "a")],
         {("p", "a"): "clustering 7"},
         "held by clustering 7",
@@ -213,21 +213,21 @@ NOTHING: dict[str, tuple[list[FileSlice], dict[GroupKey, str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("slices", "held", "reason"), NOTHING.values(), ids=list(NOTHING))
+@pytest.mark.parametrize(("slices", "locked", "reason"), NOTHING.values(), ids=list(NOTHING))
 def test_nothing_to_cluster(
-    slices: list[FileSlice], held: dict[GroupKey, str], reason: str
+    slices: list[FileSlice], locked: dict[GroupKey, str], reason: str
 ) -> None:
-    found = plan(slices, held=held)
-    assert isinstance(found, Skip)
-    assert reason in found.reason
+    skip = plan(slices, locked=locked)
+    assert isinstance(skip, Skip)
+    assert reason in skip.reason
 
 
 def test_a_plan_is_written_as_real_hudi_writes_it() -> None:
-    found = made(
+    result = made(
         [clustering_slice("p", "a", 3, logs=2), clustering_slice("p", "b", None, logs=1)],
         clustering_settings_of(sort_columns="x,y", target_file_max_bytes=50 * MB),
     )
-    (group,) = found.groups
+    (group,) = result.groups
     assert group.output_groups == 3
     assert group.metrics == {
         "TOTAL_IO_READ_MB": 6.0,
@@ -240,10 +240,10 @@ def test_a_plan_is_written_as_real_hudi_writes_it() -> None:
     assert (only_logs.base_path, only_logs.base_file, only_logs.bootstrap_path) == ("", None, "")
     assert with_base.base_path == f"file:/table/p/{with_base.base_file}"
     assert all(path.startswith("file:/table/p/.a_") for path in with_base.log_paths)
-    assert found.strategy is not None
-    assert (found.strategy.class_name or "").endswith(".SparkSortAndSizeExecutionStrategy")
-    assert found.strategy.params["hoodie.clustering.plan.strategy.sort.columns"] == "x,y"
-    assert found.preserve_metadata
+    assert result.strategy is not None
+    assert (result.strategy.class_name or "").endswith(".SparkSortAndSizeExecutionStrategy")
+    assert result.strategy.params["hoodie.clustering.plan.strategy.sort.columns"] == "x,y"
+    assert result.preserve_metadata
 
 
 TIMELINES: dict[str, tuple[str, int]] = {

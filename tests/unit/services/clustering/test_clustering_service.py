@@ -45,23 +45,23 @@ def write(table: WrittenTable, *days: str) -> None:
         table.upsert([row(name, 1, day=day) for day in days])
 
 
-# First what is planned and left of two partitions, then after TOMORROW was written.
+# First what is planned and missing of two partitions, then after TOMORROW was written.
 ROUNDS: dict[
     str, tuple[Mapping[str, str], tuple[str, ...], tuple[str, ...] | None, tuple[str, ...]]
 ] = {
-    "groups beyond the limit are left, and looked at again": (
+    "groups beyond the limit are missing, and planned again": (
         FEW,
         (YESTERDAY,),
         (YESTERDAY, TODAY),
         (YESTERDAY, TODAY, TOMORROW),
     ),
-    "switched off, nothing is told and everything is looked at": (
+    "switched off, nothing is recorded and every partition is planned": (
         OFF,
         (YESTERDAY, TODAY),
         None,
         (YESTERDAY, TODAY, TOMORROW),
     ),
-    "nothing is left, and only what was written is looked at": (
+    "nothing is missing, and only partitions that were written are planned": (
         {},
         (YESTERDAY, TODAY),
         (),
@@ -90,13 +90,13 @@ ROUNDS: dict[
 
 
 @pytest.mark.parametrize(
-    ("options", "planned", "missing", "looked_at"), ROUNDS.values(), ids=list(ROUNDS)
+    ("options", "planned", "missing", "considered"), ROUNDS.values(), ids=list(ROUNDS)
 )
 def test_two_rounds(
     options: Mapping[str, str],
     planned: tuple[str, ...],
     missing: tuple[str, ...] | None,
-    looked_at: tuple[str, ...],
+    considered: tuple[str, ...],
 ) -> None:
     table = table_of(YESTERDAY, TODAY)
     clustered = ClusteredTable(table, options)
@@ -105,9 +105,9 @@ def test_two_rounds(
     assert tuple(sorted(first.missing_reasons)) == (missing or ())
     clustered.run()
     write(table, TOMORROW)
-    # Without a filter the second plan holds all that is looked at.
+    # Without a filter the second plan has every partition that is considered.
     second = ClusteredTable(table, OFF if options is OFF else {}).planned()
-    assert second.partitions == looked_at
+    assert second.partitions == considered
 
 
 def test_recent_days_follow_the_days() -> None:
@@ -180,7 +180,7 @@ def test_named_partitions_are_clustered_without_new_writes() -> None:
 
 
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
-def test_what_a_pending_plan_holds_is_left_to_it(table_type: str) -> None:
+def test_file_groups_of_a_pending_plan_are_not_planned_again(table_type: str) -> None:
     table = table_of(YESTERDAY, TODAY, table_type=table_type)
     pending = ClusteredTable(table, clustering_options(partition_selected=YESTERDAY)).schedule()
     plan = ClusteredTable(table).planned()
@@ -237,7 +237,7 @@ def test_buckets_stay_as_they_are() -> None:
     assert "bucket index" in plan.reason
 
 
-def test_buckets_are_known_by_the_names_of_file_groups() -> None:
+def test_buckets_are_recognized_by_the_names_of_file_groups() -> None:
     """As on a table of real Hudi, which does not record them."""
     table = WrittenTable(options=APART).create("MERGE_ON_READ", options=BUCKETS)
     table.upsert([row("a"), row("b")])

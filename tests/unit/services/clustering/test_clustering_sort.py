@@ -18,15 +18,15 @@ COUNT = 6000
 
 
 class Rows:
-    """Rows in batches that may be read more than once; `asked` are the columns of each reading."""
+    """Rows in batches that may be read more than once; `projections`: columns of each reading."""
 
     def __init__(self, table: pa.Table, batch: int = 500) -> None:
         self.table = table
         self.batch = batch
-        self.asked: list[Sequence[str] | None] = []
+        self.projections: list[Sequence[str] | None] = []
 
     def read(self, columns: Sequence[str] | None) -> Generator[pa.Table, None, None]:
-        self.asked.append(columns)
+        self.projections.append(columns)
         chosen = self.table if columns is None else self.table.select(list(columns))
         for start in range(0, len(chosen), self.batch):
             yield chosen.slice(start, self.batch)
@@ -55,13 +55,13 @@ LIMITS = {"in memory": 1 << 30, "in some pieces": 60_000, "in very many pieces":
 @pytest.mark.parametrize("most_bytes", LIMITS.values(), ids=list(LIMITS))
 def test_linear_order_is_the_same_however_little_fits(most_bytes: int, disk: Path) -> None:
     table = rows()
-    found = pa.concat_tables(sorted_rows(Rows(table).read, Ordering(("a", "b")), most_bytes))
+    ordered = pa.concat_tables(sorted_rows(Rows(table).read, Ordering(("a", "b")), most_bytes))
     expected = sorted(
         table.to_pylist(), key=lambda row: (row["a"], row["b"] is not None, row["b"] or "")
     )
-    keys = [(row["a"], row["b"]) for row in found.to_pylist()]
+    keys = [(row["a"], row["b"]) for row in ordered.to_pylist()]
     assert keys == [(row["a"], row["b"]) for row in expected]
-    assert sorted(found["n"].to_pylist()) == list(range(COUNT))
+    assert sorted(ordered["n"].to_pylist()) == list(range(COUNT))
     assert list(disk.iterdir()) == []
 
 
@@ -69,23 +69,23 @@ def test_linear_order_is_the_same_however_little_fits(most_bytes: int, disk: Pat
 @pytest.mark.parametrize("most_bytes", LIMITS.values(), ids=list(LIMITS))
 def test_no_row_is_lost_or_doubled(layout: Layout, most_bytes: int, disk: Path) -> None:
     ordering = Ordering(("b", "a"), layout)
-    found = pa.concat_tables(sorted_rows(Rows(rows()).read, ordering, most_bytes))
-    assert sorted(found["n"].to_pylist()) == list(range(COUNT))
+    ordered = pa.concat_tables(sorted_rows(Rows(rows()).read, ordering, most_bytes))
+    assert sorted(ordered["n"].to_pylist()) == list(range(COUNT))
 
 
 def test_only_the_columns_of_the_order_are_read_twice() -> None:
     few, many = Rows(rows()), Rows(rows())
     list(sorted_rows(few.read, Ordering(("a",)), 1 << 30))
     list(sorted_rows(many.read, Ordering(("a",)), 60_000))
-    assert few.asked == [None]
-    assert many.asked == [None, ("a",)]
+    assert few.projections == [None]
+    assert many.projections == [None, ("a",)]
 
 
 def test_no_rows_have_no_order() -> None:
     assert list(sorted_rows(Rows(rows().slice(0, 0)).read, Ordering(("a",)), 1)) == []
 
 
-def test_what_is_held_is_bounded(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No piece is much larger than the memory for it, though one value is in most rows."""
     sizes: list[int] = []
 
@@ -102,8 +102,8 @@ def test_what_is_held_is_bounded(disk: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_sort_that_is_given_up_leaves_nothing_on_disk(disk: Path) -> None:
-    found = sorted_rows(Rows(rows()).read, Ordering(("a",)), 10_000)
-    next(found)
+    batches = sorted_rows(Rows(rows()).read, Ordering(("a",)), 10_000)
+    next(batches)
     assert list(disk.iterdir())
-    found.close()
+    batches.close()
     assert list(disk.iterdir()) == []

@@ -51,14 +51,14 @@ NAMES = {
 
 @pytest.mark.parametrize(("short", "class_name"), NAMES.items(), ids=list(NAMES))
 def test_a_strategy_is_found_by_either_name(short: str, class_name: str) -> None:
-    found = strategy_chain(compaction_settings(strategy=short))
-    assert found.is_aware
-    assert found == strategy_chain(compaction_settings(strategy=_PACKAGE + class_name))
+    chain = strategy_chain(compaction_settings(strategy=short))
+    assert chain.is_aware
+    assert chain == strategy_chain(compaction_settings(strategy=_PACKAGE + class_name))
 
 
 def test_several_strategies_stand_in_the_order_given() -> None:
-    found = strategy_chain(compaction_settings(strategy="day_based, bounded_io"))
-    assert [name for name, _ in found.parts] == ["day_based", "bounded_io"]
+    chain = strategy_chain(compaction_settings(strategy="day_based, bounded_io"))
+    assert [name for name, _ in chain.parts] == ["day_based", "bounded_io"]
 
 
 BAD = {
@@ -88,7 +88,7 @@ def test_a_log_compaction_of_no_files_is_refused() -> None:
         settings_from(LogCompactionSettings, {"hoodie.log.compaction.blocks.threshold": "0"})
 
 
-def test_an_unknown_strategy_is_refused_and_the_known_ones_are_named() -> None:
+def test_an_unknown_strategy_is_refused_and_the_registered_ones_are_named() -> None:
     with pytest.raises(InvalidError, match="no such compaction strategy") as caught:
         strategy_chain(compaction_settings(strategy="log_file_sise"))
     assert "log_file_size" in str(caught.value)

@@ -21,7 +21,7 @@ from support.services import TODAY, compaction_settings, compaction_slice, strat
 
 ON = IncrementalWindow(None)
 DEFAULT: Mapping[str, object] = MappingProxyType({})
-NOBODY: Mapping[str, str] = MappingProxyType({})
+NO_LOCKS: Mapping[str, str] = MappingProxyType({})
 OFF = IncrementalWindow(None, records_missing=False)
 COMPACTION = "compaction 20260101000000000"
 NEWEST = TODAY.strftime("%Y/%m/%d")
@@ -30,31 +30,31 @@ NEWEST = TODAY.strftime("%Y/%m/%d")
 def plan(
     slices: Sequence[FileSlice],
     options: Mapping[str, object] = DEFAULT,
-    held: Mapping[str, str] = NOBODY,
+    locked: Mapping[str, str] = NO_LOCKS,
     window: IncrementalWindow = ON,
 ) -> CompactionPlan | Skip:
-    """Filter and plan, as the service does; `held` is by file id."""
+    """Filter and plan, as the service does; `locked` is by file id."""
     settings = compaction_settings(**options)
     chain = strategy_chain(settings)
-    left = SkippedPartitions()
-    kept = chain.filter_partitions(settings, sorted({s.partition for s in slices}), left)
+    skipped = SkippedPartitions()
+    selected = chain.filter_partitions(settings, sorted({s.partition for s in slices}), skipped)
     return plan_compaction(
-        [slice_ for slice_ in slices if slice_.partition in kept],
+        [slice_ for slice_ in slices if slice_.partition in selected],
         strategy=chain,
         settings=settings,
         window=window,
-        locked={(s.partition, s.file_id): held[s.file_id] for s in slices if s.file_id in held},
-        filtered=left.reasons,
+        locked={(s.partition, s.file_id): locked[s.file_id] for s in slices if s.file_id in locked},
+        filtered=skipped.reasons,
     )
 
 
 def planned(
     slices: Sequence[FileSlice],
     options: Mapping[str, object] = DEFAULT,
-    held: Mapping[str, str] = NOBODY,
+    locked: Mapping[str, str] = NO_LOCKS,
     window: IncrementalWindow = ON,
 ) -> CompactionPlan:
-    made = plan(slices, options, held, window)
+    made = plan(slices, options, locked, window)
     assert isinstance(made, CompactionPlan)
     return made
 
@@ -84,13 +84,13 @@ DAY_BASED = "filtered by day_based"
 MISSING: dict[
     str, tuple[Sequence[FileSlice], dict[str, object], dict[str, str], str, dict[str, str]]
 ] = {
-    "nothing is left": (TWO_DAYS, {}, {}, "c a b", {}),
+    "every slice is scheduled": (TWO_DAYS, {}, {}, "c a b", {}),
     "a small budget takes one group, and its partition is missing": (
         TWO_DAYS[:2], {"target_io": 1}, {}, "a", {NEWEST: "over the budget of 1 MB"}),
     "small log files are missing": (
         TWO_DAYS, {"size_threshold": 100 * MB}, {}, "c a",
         {NEWEST: "log files below the threshold of 100 MB"}),
-    "few log files are missing, if more are asked for": (
+    "few log files are missing, if more are required": (
         [*TWO_DAYS, compaction_slice("eu", 1, [1, 1], file_id="d")],
         {"strategy": "log_file_num", "num_threshold": 2}, {}, "d",
         {NEWEST: "fewer than 2 log files", "2026/01/01": "fewer than 2 log files"}),
@@ -111,7 +111,7 @@ MISSING: dict[
         {NEWEST: "filtered by partition_regex"}),
     "a group of another plan is missing, though real Hudi forgets it": (
         TWO_DAYS, {}, {"a": COMPACTION}, "c b", {NEWEST: f"held by {COMPACTION}"}),
-    "a group without log files is not missing, held or not": (
+    "a group without log files is not missing, locked or not": (
         [*TWO_DAYS, compaction_slice("eu", 5, file_id="d")],
         {}, {"d": "clustering 1"}, "c a b", {}),
     "the first reason of a partition stands": (
@@ -121,16 +121,16 @@ MISSING: dict[
 
 
 @pytest.mark.parametrize(
-    ("slices", "options", "held", "operations", "missing"), MISSING.values(), ids=list(MISSING)
+    ("slices", "options", "locked", "operations", "missing"), MISSING.values(), ids=list(MISSING)
 )
 def test_missing_is_all_that_is_not_scheduled_completely(
     slices: Sequence[FileSlice],
     options: dict[str, object],
-    held: dict[str, str],
+    locked: dict[str, str],
     operations: str,
     missing: dict[str, str],
 ) -> None:
-    made = planned(slices, options, held)
+    made = planned(slices, options, locked)
     assert " ".join(operation.file_id for operation in made.operations) == operations
     assert made.missing_partitions == tuple(sorted(missing))
     assert made.missing_reasons == missing
@@ -159,12 +159,12 @@ SKIPPED: dict[str, tuple[Sequence[FileSlice], dict[str, object], dict[str, str],
 
 
 @pytest.mark.parametrize(
-    ("slices", "options", "held", "reason"), SKIPPED.values(), ids=list(SKIPPED)
+    ("slices", "options", "locked", "reason"), SKIPPED.values(), ids=list(SKIPPED)
 )
 def test_no_plan_without_operations(
-    slices: Sequence[FileSlice], options: dict[str, object], held: dict[str, str], reason: str
+    slices: Sequence[FileSlice], options: dict[str, object], locked: dict[str, str], reason: str
 ) -> None:
-    assert plan(slices, options, held) == Skip(f"nothing to compact: {reason}")
+    assert plan(slices, options, locked) == Skip(f"nothing to compact: {reason}")
 
 
 def test_many_reasons_are_cut_short() -> None:

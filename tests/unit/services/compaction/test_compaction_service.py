@@ -213,7 +213,7 @@ def test_a_strategy_without_the_interface_gets_all_partitions() -> None:
 
 
 @pytest.mark.parametrize("action", ["compaction", "logcompaction"])
-def test_groups_of_a_pending_plan_are_left_and_missing(action: str) -> None:
+def test_groups_of_a_pending_plan_are_skipped_and_missing(action: str) -> None:
     trips = Trips().insert("d1 a", "d2 b").update("d1 a")
     instant = trips.schedule(action)
     trips.update("d1 a", "d2 b")
@@ -226,8 +226,8 @@ def test_where_a_pending_plan_holds_all_there_is_no_plan() -> None:
     trips = Trips().insert("d1 a").update("d1 a")
     instant = trips.schedule()
     trips.update("d1 a")
-    told = f"nothing to compact: held by compaction {instant} (1 partition)"
-    assert trips.plan() == Skip(told)
+    reason = f"nothing to compact: held by compaction {instant} (1 partition)"
+    assert trips.plan() == Skip(reason)
 
 
 def test_what_completes_after_the_instant_of_the_plan_is_not_in_it() -> None:

@@ -30,11 +30,11 @@ def four_slices(*paths: str) -> list[FileSlice]:
 
 
 def choose(slices: list[FileSlice], **options: object) -> tuple[list[int], dict[str, str]]:
-    """The IO of what is chosen, in order, and the reason of each partition that is left."""
+    """The IO of what is chosen, in order, and the reason of each partition that is skipped."""
     settings = compaction_settings(**options)
     choice = strategy_chain(settings).choose(settings, candidates(slices, settings.max_file_size))
-    left = {partition: reason for (partition, _), reason in choice.skipped.items()}
-    return [c.io_mb for c in choice.chosen], left
+    skipped = {partition: reason for (partition, _), reason in choice.skipped.items()}
+    return [c.io_mb for c in choice.chosen], skipped
 
 
 OVER_400 = "over the budget of 400 MB"
@@ -51,12 +51,12 @@ CHOSEN: dict[str, tuple[dict[str, object], list[int], dict[str, str]]] = {
     "the smallest budget takes one": (
         {"strategy": "bounded_io", "target_io": 1}, [390],
         dict.fromkeys(("p2", "p3", "p4"), "over the budget of 1 MB")),
-    "the largest log files come first, small ones are left": (
+    "the largest log files come first, small ones are skipped": (
         {"strategy": "log_file_size", "target_io": 1205, "size_threshold": 100 * MB},
         [1204, 390], {"p2": BELOW, "p3": BELOW}),
     "by size without a threshold": (
         {"strategy": "log_file_size"}, [1204, 390, 201, 220], {}),
-    "the most log files come first, few are left": (
+    "the most log files come first, few are skipped": (
         {"strategy": "log_file_num", "target_io": 1024, "num_threshold": 2},
         [390, 1204], dict.fromkeys(("p2", "p3"), "fewer than 2 log files")),
     "day by day within a budget, the latest first": (
@@ -64,21 +64,21 @@ CHOSEN: dict[str, tuple[dict[str, object], list[int], dict[str, str]]] = {
         dict.fromkeys(("p2", "p3", "p4"), "over the budget of 200 MB")),
     "a pattern has no budget": (
         {"strategy": "partition_regex", "target_io": 1}, [390, 220, 201, 1204], {}),
-    "the second strategy chooses from what the first left in": (
+    "the second strategy chooses from what the first chose": (
         {"strategy": "log_file_num,bounded_io", "num_threshold": 1, "target_io": 1},
         [390], {"p2": "fewer than 1 log files",
                 **dict.fromkeys(("p3", "p4"), "over the budget of 1 MB")}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "expected", "left"), CHOSEN.values(), ids=list(CHOSEN))
+@pytest.mark.parametrize(("options", "expected", "skipped"), CHOSEN.values(), ids=list(CHOSEN))
 def test_a_strategy_chooses(
-    options: dict[str, object], expected: list[int], left: dict[str, str]
+    options: dict[str, object], expected: list[int], skipped: dict[str, str]
 ) -> None:
-    assert choose(four_slices(), **options) == (expected, left)
+    assert choose(four_slices(), **options) == (expected, skipped)
 
 
-def test_the_oldest_debt_comes_first_if_asked_for() -> None:
+def test_the_oldest_debt_comes_first_if_configured() -> None:
     slices = [
         compaction_slice("large", 100, [500], first_tick=30),
         compaction_slice("old", 100, [1], first_tick=10),
@@ -114,8 +114,10 @@ def test_costs(slice_: FileSlice, expected: tuple[int, ...]) -> None:
 
 def keep(partitions: Sequence[str], **options: object) -> tuple[list[str], dict[str, str]]:
     settings = compaction_settings(**options)
-    left = SkippedPartitions()
-    return strategy_chain(settings).filter_partitions(settings, partitions, left), left.reasons
+    skipped = SkippedPartitions()
+    return strategy_chain(settings).filter_partitions(
+        settings, partitions, skipped
+    ), skipped.reasons
 
 
 def day(offset: int) -> str:
@@ -125,17 +127,17 @@ def day(offset: int) -> str:
 DAYS = [day(offset) for offset in (0, -1, -2, -3, 1, 5)]
 NO_DAY = "no day such as 2026/01/31 in the partition path"
 FIVE = ["2020/01/01", "2020/01/02", "2020/01/03", "2020/02/01", "2021/01/01"]
-KEPT: dict[str, tuple[dict[str, object], Sequence[str], list[str], str | None]] = {
-    "day_based takes the latest day; what real Hudi forgets is left": (
+FILTERED: dict[str, tuple[dict[str, object], Sequence[str], list[str], str | None]] = {
+    "day_based takes the latest day; what real Hudi forgets is skipped": (
         {"strategy": "day_based", "target_partitions": 1}, DAYS, [day(5)], None),
     "day_based takes several": (
         {"strategy": "day_based", "target_partitions": 3}, DAYS, [day(0), day(1), day(5)], None),
     "day_based takes all if there are few": (
         {"strategy": "day_based"}, DAYS, DAYS, None),
-    "bounded_partition takes two days back and all that is to come; the rest is left": (
+    "bounded_partition takes two days back and all that is to come; the rest is skipped": (
         {"strategy": "bounded_partition", "target_partitions": 2}, DAYS,
         [d for d in DAYS if d != day(-3)], None),
-    "unbounded_partition takes the others; the rest is left": (
+    "unbounded_partition takes the others; the rest is skipped": (
         {"strategy": "unbounded_partition", "target_partitions": 2}, DAYS, [day(-3)], None),
     "day_based leaves what has no day": (
         {"strategy": "day_based"}, ["eu", day(0), ""], [day(0)], NO_DAY),
@@ -147,7 +149,7 @@ KEPT: dict[str, tuple[dict[str, object], Sequence[str], list[str], str | None]] 
         {"strategy": "partition_regex", "regex": ".*"}, FIVE, FIVE, None),
     "a pattern for one day": (
         {"strategy": "partition_regex", "regex": "2020/01/01"}, FIVE, FIVE[:1], None),
-    "a pattern for two days; what real Hudi forgets is left": (
+    "a pattern for two days; what real Hudi forgets is skipped": (
         {"strategy": "partition_regex", "regex": "2020/01/0[1-2]"}, FIVE, FIVE[:2], None),
     "a pattern with a choice": (
         {"strategy": "partition_regex", "regex": "2020/01/0[1-2]|2020/02/01"}, FIVE,
@@ -164,15 +166,15 @@ KEPT: dict[str, tuple[dict[str, object], Sequence[str], list[str], str | None]] 
 
 
 @pytest.mark.parametrize(
-    ("options", "partitions", "expected", "reason"), KEPT.values(), ids=list(KEPT)
+    ("options", "partitions", "expected", "reason"), FILTERED.values(), ids=list(FILTERED)
 )
-def test_partitions_are_filtered_and_no_other_is_lost(
+def test_partitions_are_filtered_and_every_other_is_skipped(
     options: dict[str, object], partitions: Sequence[str], expected: list[str], reason: str | None
 ) -> None:
-    kept, left = keep(partitions, **options)
-    assert kept == expected
-    told = reason or f"filtered by {options['strategy']}"
-    assert left == {path: told for path in partitions if path not in expected}
+    selected, skipped = keep(partitions, **options)
+    assert selected == expected
+    message = reason or f"filtered by {options['strategy']}"
+    assert skipped == {path: message for path in partitions if path not in expected}
 
 
 def test_a_pattern_must_be_given_to_the_strategy_that_asks_for_it() -> None:
@@ -250,11 +252,11 @@ CHAINS = {
 
 
 @pytest.mark.usefixtures("strategies_of_a_user")
-@pytest.mark.parametrize(("names", "expected", "left"), CHAINS.values(), ids=list(CHAINS))
+@pytest.mark.parametrize(("names", "expected", "skipped"), CHAINS.values(), ids=list(CHAINS))
 def test_strategies_one_after_the_other(
-    names: str, expected: list[str], left: dict[str, str]
+    names: str, expected: list[str], skipped: dict[str, str]
 ) -> None:
-    assert keep(["2017/01/01", "2018/01/02", "2017/02/01"], strategy=names) == (expected, left)
+    assert keep(["2017/01/01", "2018/01/02", "2017/02/01"], strategy=names) == (expected, skipped)
 
 
 @pytest.mark.usefixtures("strategies_of_a_user")
@@ -265,6 +267,6 @@ def test_one_strategy_that_wants_to_see_all_makes_the_chain_see_all() -> None:
 
 @pytest.mark.usefixtures("strategies_of_a_user")
 def test_what_a_strategy_drops_without_a_word_has_a_reason_too() -> None:
-    chosen, left = choose(four_slices(), strategy="test.sees_all")
+    chosen, skipped = choose(four_slices(), strategy="test.sees_all")
     assert chosen == [390]
-    assert left == dict.fromkeys(("p2", "p3", "p4"), "not chosen by test.sees_all")
+    assert skipped == dict.fromkeys(("p2", "p3", "p4"), "not chosen by test.sees_all")

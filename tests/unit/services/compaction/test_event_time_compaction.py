@@ -40,36 +40,36 @@ class Trips(WrittenTable):
         return self
 
     def plan(self, hour: float, options: Mapping[str, str] | None = None) -> CompactionPlan | Skip:
-        found = self.services({**compact_before(hour), **(options or {})}).preview("compaction")
-        assert isinstance(found, CompactionPlan | Skip)
-        return found
+        result = self.services({**compact_before(hour), **(options or {})}).preview("compaction")
+        assert isinstance(result, CompactionPlan | Skip)
+        return result
 
     def compact(self, hour: float, options: Mapping[str, str] | None = None) -> Commit | Skip:
         """Compact, and check that queries are unchanged before, during and after."""
-        asked = run_queries(self.storage)
+        before = run_queries(self.storage)
         services = self.services({**compact_before(hour), **(options or {})})
         instant = services.schedule("compaction")
         if isinstance(instant, Skip):
             return instant
-        assert asked.differences(run_queries(self.storage, asked)) == {}, "while it was pending"
-        done = services.execute(instant.requested_at)
-        assert asked.differences(run_queries(self.storage, asked)) == {}, "when it was done"
-        return done
+        assert before.differences(run_queries(self.storage, before)) == {}, "while it was pending"
+        commit = services.execute(instant.requested_at)
+        assert before.differences(run_queries(self.storage, before)) == {}, "when it was done"
+        return commit
 
     def optimized(self) -> dict[str, str]:
-        return {each["id"]: each["note"] for each in self.rows(optimized=True)}
+        return {record["id"]: record["note"] for record in self.rows(optimized=True)}
 
     def notes(self) -> dict[str, str]:
-        return {each["id"]: each["note"] for each in self.rows()}
+        return {record["id"]: record["note"] for record in self.rows()}
 
     def files_of(self, instant: str) -> list[str]:
         names = (path.rpartition("/")[2] for path in self.storage.files())  # type: ignore[attr-defined]
         return sorted(name for name in names if f"_{instant}." in name)
 
-    def extra(self, done: Commit | Skip) -> Mapping[str, str]:
-        assert isinstance(done, Commit)
+    def extra(self, outcome: Commit | Skip) -> Mapping[str, str]:
+        assert isinstance(outcome, Commit)
         snapshot = load_snapshot(self.storage)
-        (commit,) = snapshot.commits([snapshot.timeline.by_time[done.instant]])
+        (commit,) = snapshot.commits([snapshot.timeline.by_time[outcome.instant]])
         return commit.extra
 
 
@@ -84,11 +84,11 @@ def test_a_plan_stands_in_the_past_and_says_up_to_when_it_goes() -> None:
     assert first.completed_at < (operation.next_base_instant or "") < last.instant
     assert [first.instant in log for log in operation.logs] == [True]
     assert plan.extra[EVENT_TIME_THRESHOLD] == "20251231040000000"
-    done = table.compact(4)
-    assert isinstance(done, Commit)
-    assert done.instant == operation.next_base_instant
-    assert done.instant < last.instant < done.completed_at
-    assert table.extra(done)[EVENT_TIME_THRESHOLD] == "20251231040000000"
+    commit = table.compact(4)
+    assert isinstance(commit, Commit)
+    assert commit.instant == operation.next_base_instant
+    assert commit.instant < last.instant < commit.completed_at
+    assert table.extra(commit)[EVENT_TIME_THRESHOLD] == "20251231040000000"
     assert table.optimized() == {"a": "a2", "b": "b1"}
 
 
@@ -160,9 +160,9 @@ def test_a_write_that_begins_later_does_not_matter() -> None:
         [event_row("b", 1, "late", "2026-01-02")],
         before_commit=lambda: plans.append(table.compact(2.5)),
     )
-    (done,) = plans
-    assert isinstance(done, Commit)
-    assert done.instant < late.instant
+    (commit,) = plans
+    assert isinstance(commit, Commit)
+    assert commit.instant < late.instant
     assert table.optimized()["b"] == table.notes()["b"] == "b2"
 
 
@@ -176,9 +176,9 @@ def late_after_a_delete(table: Trips) -> None:
 def test_a_delete_stays_where_an_older_version_comes_late(options: Mapping[str, str]) -> None:
     table = Trips().made()
     late_after_a_delete(table)
-    done = table.compact(2, options)
-    assert isinstance(done, Commit)
-    assert [".log.1_" in name for name in table.files_of(done.instant)] == [True, False]
+    commit = table.compact(2, options)
+    assert isinstance(commit, Commit)
+    assert [".log.1_" in name for name in table.files_of(commit.instant)] == [True, False]
     assert table.notes() == {"a": "a5"}
     assert table.compact(8)
     assert table.notes() == {"a": "a5"}
@@ -190,9 +190,9 @@ def test_deletes_are_not_carried_where_nothing_newer_is() -> None:
     table = Trips().made()
     table.upsert([event_row("a", 1), event_row("b", 1)])
     table.write("DELETE", [event_row("b", 4)], ordered=True)
-    done = table.compact(8)
-    assert isinstance(done, Commit)
-    assert len(table.files_of(done.instant)) == 1
+    commit = table.compact(8)
+    assert isinstance(commit, Commit)
+    assert len(table.files_of(commit.instant)) == 1
     assert table.optimized() == {"a": "a1"}
 
 
@@ -201,9 +201,9 @@ def test_an_unconditional_delete_is_not_carried() -> None:
     table.upsert([event_row("a", 1), event_row("b", 1)])
     table.write("DELETE", [event_row("b", 1)])
     table.upsert([event_row("a", 3)])
-    done = table.compact(2)
-    assert isinstance(done, Commit)
-    assert len(table.files_of(done.instant)) == 1
+    commit = table.compact(2)
+    assert isinstance(commit, Commit)
+    assert len(table.files_of(commit.instant)) == 1
     assert table.optimized() == {"a": "a1"}
     assert table.notes() == {"a": "a3"}
 
@@ -289,26 +289,26 @@ def test_what_is_written_while_deletes_are_compacted_is_looked_at() -> None:
     late: list[Commit] = []
     upsert = once(lambda: late.append(table.upsert([event_row("b", 3, "late")])))
     engine = InterruptedEngine(upsert)
-    done = replace(services, engine=lambda: engine).execute(instant.requested_at)
+    commit = replace(services, engine=lambda: engine).execute(instant.requested_at)
     assert late
     assert table.notes() == {"a": "a2"}
-    assert len(table.files_of(done.instant)) == 2
+    assert len(table.files_of(commit.instant)) == 2
 
 
 def test_the_first_write_on_the_timeline_is_not_rolled_back_under_others() -> None:
     table = Trips().made()
     table.upsert([event_row("a", 1), event_row("z", 1)])
     table.upsert([event_row("a", 2), event_row("z", 2)])
-    done = table.compact(4)
-    assert isinstance(done, Commit)
+    commit = table.compact(4)
+    assert isinstance(commit, Commit)
     for hour in (5, 6, 7):
         table.upsert([event_row("a", hour)])
     soon = {**ARCHIVE, **SERVICE_OPTIONS["compaction"], **SERVICE_OPTIONS["logcompaction"]}
     assert table.services(soon).run("clean")
     assert table.services(soon).run("archive")
-    assert load_snapshot(table.storage).timeline.start == done.instant
+    assert load_snapshot(table.storage).timeline.start == commit.instant
     with pytest.raises(InvalidError, match="first write"):
-        table.writer().rollback(done.instant)
+        table.writer().rollback(commit.instant)
     assert table.notes() == {"a": "a7", "z": "z2"}
 
 
@@ -368,10 +368,10 @@ def test_a_pending_ordinary_compaction_keeps_its_groups() -> None:
     assert not isinstance(pending, Skip)
     table.upsert([event_row("a", 2), event_row("b", 2, day="2026-01-02")])
     table.upsert([event_row("b", 5, day="2026-01-02")])
-    done = table.compact(4)
-    assert isinstance(done, Commit)
-    assert done.instant > pending.requested_at
-    assert done.partitions == ("2026-01-02",)
+    commit = table.compact(4)
+    assert isinstance(commit, Commit)
+    assert commit.instant > pending.requested_at
+    assert commit.partitions == ("2026-01-02",)
     assert table.optimized() == {"a": "a0", "b": "b2", "c": "c0"}
     ordinary.execute(pending.requested_at)
     assert table.optimized() == {"a": "a1", "b": "b2", "c": "c0"}
@@ -387,9 +387,9 @@ def test_archived_delta_commits_have_their_event_times() -> None:
     table.services(ARCHIVE).run("archive")
     archived = load_snapshot(table.storage).archived
     assert len(archived) == 2
-    done = table.compact(3)
-    assert isinstance(done, Commit)
-    assert done.instant > max(i.requested_at for i in archived)
+    commit = table.compact(3)
+    assert isinstance(commit, Commit)
+    assert commit.instant > max(i.requested_at for i in archived)
     assert table.notes() == {"a": "a9"}
 
 
@@ -419,9 +419,9 @@ def test_a_split_leaves_nothing_newer_in_buckets() -> None:
     table.write("BULK_INSERT", [event_row("a", 1), event_row("b", 6)])
     table.upsert([event_row("a", 7), event_row("c", 7), event_row("d", 2)])
     table.upsert([event_row("e", 3), event_row("e", 8)])
-    done = table.compact(4, EXACT_SPLIT)
+    commit = table.compact(4, EXACT_SPLIT)
     assert table.optimized() == {"a": "a1", "d": "d2"}
-    assert table.extra(done)[BEYOND] == "0"
+    assert table.extra(commit)[BEYOND] == "0"
     assert table.notes() == {"a": "a7", "b": "b6", "c": "c7", "d": "d2", "e": "e8"}
 
 
@@ -429,9 +429,9 @@ def test_a_split_keeps_a_version_of_each_key_where_the_index_needs_one() -> None
     table = Trips().made()
     table.upsert([event_row("a", 1), event_row("b", 6)])
     table.upsert([event_row("a", 7), event_row("b", 2, "late")])
-    done = table.compact(4, EXACT_SPLIT)
+    commit = table.compact(4, EXACT_SPLIT)
     assert table.optimized() == {"a": "a1", "b": "b6"}
-    assert table.extra(done)[BEYOND] == "1"
+    assert table.extra(commit)[BEYOND] == "1"
 
 
 def test_a_row_that_came_back_after_a_delete() -> None:
@@ -448,13 +448,13 @@ def test_rolling_it_back_takes_its_log_file_too() -> None:
     table.upsert([event_row("a", 1), event_row("b", 1)])
     table.upsert([event_row("a", 2), event_row("b", 6)])
     table.upsert([event_row("a", 7)])
-    asked = run_queries(table.storage)
-    done = table.compact(4, EXACT_SPLIT)
-    assert isinstance(done, Commit)
-    assert len(table.files_of(done.instant)) == 2
-    table.writer().rollback(done.instant)
-    assert table.files_of(done.instant) == []
-    assert asked == run_queries(table.storage, asked)
+    before = run_queries(table.storage)
+    commit = table.compact(4, EXACT_SPLIT)
+    assert isinstance(commit, Commit)
+    assert len(table.files_of(commit.instant)) == 2
+    table.writer().rollback(commit.instant)
+    assert table.files_of(commit.instant) == []
+    assert before == run_queries(table.storage, before)
     assert table.compact(4, EXACT_SPLIT)
 
 
@@ -471,15 +471,15 @@ def test_a_table_is_restored_to_below_it(which: int, options: Mapping[str, str])
     at_savepoint = writes[which].instant
     expected = run_queries(table.storage).by_question[f"as of {at_savepoint}"]
     table.writer().savepoint(at_savepoint, user="somebody", comment="")
-    done = table.compact(4, options)
-    assert isinstance(done, Commit)
-    assert len(table.files_of(done.instant)) == 2
+    commit = table.compact(4, options)
+    assert isinstance(commit, Commit)
+    assert len(table.files_of(commit.instant)) == 2
     table.writer().restore(at_savepoint)
     assert run_queries(table.storage).by_question["snapshot"] == expected
-    assert table.files_of(done.instant) == []
+    assert table.files_of(commit.instant) == []
 
 
-def test_what_it_leaves_is_found_by_the_next_plan() -> None:
+def test_the_next_plan_takes_what_it_leaves() -> None:
     table = Trips().made()
     three_days(table)
     table.upsert([event_row("a", 1), event_row("b", 5, day="2026-01-02")])
@@ -528,19 +528,19 @@ def test_strategies_compose(options: dict[str, str], partitions: tuple[str, ...]
     assert isinstance(plan, CompactionPlan)
     assert plan.partitions == partitions
     assert len({o.next_base_instant for o in plan.operations}) == 1
-    done = table.compact(4, options)
-    assert isinstance(done, Commit)
-    assert done.partitions == partitions
+    commit = table.compact(4, options)
+    assert isinstance(commit, Commit)
+    assert commit.partitions == partitions
 
 
 def test_nothing_before_the_threshold_says_what_there_is() -> None:
     table = Trips().made()
     table.upsert([event_row("a", 1)])
     last = table.upsert([event_row("a", 5)])
-    found = table.compact(3)
-    assert isinstance(found, Skip)
+    skip = table.compact(3)
+    assert isinstance(skip, Skip)
     for word in (last.instant, str(event_time(5)), "2025-12-31T05:00", "2026-01-01"):
-        assert word in found.reason
+        assert word in skip.reason
 
 
 def test_what_a_pending_plan_holds_is_named() -> None:
@@ -549,16 +549,18 @@ def test_what_a_pending_plan_holds_is_named() -> None:
     table.upsert([event_row("a", 2)])
     pending = table.services(SERVICE_OPTIONS["compaction"]).schedule("compaction")
     assert not isinstance(pending, Skip)
-    found = table.compact(3)
-    assert isinstance(found, Skip)
-    assert f"held by compaction {pending.requested_at}" in found.reason
+    skip = table.compact(3)
+    assert isinstance(skip, Skip)
+    assert f"held by compaction {pending.requested_at}" in skip.reason
 
 
 def test_after_a_write_it_waits_for_its_trigger() -> None:
     inline = {**OPTIMISTIC, **compact_before(4), "hoodie.compact.inline": "true"}
     table = Trips(options=inline).made()
-    done = [table.upsert([event_row("a", hour / 10)]) for hour in range(1, 8)]
-    compacted = [any(isinstance(each, Commit) for each in commit.services) for commit in done]
+    commits = [table.upsert([event_row("a", hour / 10)]) for hour in range(1, 8)]
+    compacted = [
+        any(isinstance(outcome, Commit) for outcome in commit.services) for commit in commits
+    ]
     assert compacted == [False] * 4 + [True] + [False] * 2
 
 
@@ -622,10 +624,10 @@ def test_bad_input_changes_nothing(
     table = make()
     table.upsert([event_row("a", 1)])
     table.upsert([event_row("a", 2)])
-    found = table.storage.files()  # type: ignore[attr-defined]
+    files = table.storage.files()  # type: ignore[attr-defined]
     with pytest.raises(InvalidError, match=words):
         table.services(options).run("compaction")
-    assert table.storage.files() == found  # type: ignore[attr-defined]
+    assert table.storage.files() == files  # type: ignore[attr-defined]
 
 
 DERIVED: dict[str, tuple[dict[str, str], str]] = {
@@ -647,11 +649,13 @@ DERIVED: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.parametrize(("options", "expected"), DERIVED.values(), ids=list(DERIVED))
 def test_thresholds(options: dict[str, str], expected: str) -> None:
-    told = {f"hoodie.compaction.event.time.{name}": value for name, value in options.items()}
-    found = EventTimeBasedCompactionStrategy().calc_event_time_threshold(
-        "20260110140000123", settings_from(CompactionSettings, told)
+    full_options = {
+        f"hoodie.compaction.event.time.{name}": value for name, value in options.items()
+    }
+    threshold = EventTimeBasedCompactionStrategy().calc_event_time_threshold(
+        "20260110140000123", settings_from(CompactionSettings, full_options)
     )
-    assert found == expected
+    assert threshold == expected
 
 
 class Noon(EventTimeBasedCompactionStrategy):
@@ -664,7 +668,7 @@ class Noon(EventTimeBasedCompactionStrategy):
 
 
 def test_a_threshold_of_ones_own() -> None:
-    register_strategy("noon", lambda scene: Noon(scene.zone))
+    register_strategy("noon", lambda context: Noon(context.zone))
     table = Trips().made()
     table.upsert([event_row("a", 1)])
     table.upsert([event_row("a", 11)])

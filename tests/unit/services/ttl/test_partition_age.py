@@ -50,8 +50,8 @@ SHORT = {
 
 
 @dataclass
-class Scene:
-    """A table with TTL on, by the day: what is done to it, and what happens to a partition."""
+class AgingTable:
+    """A table with TTL on: writes and services on given days, and the decision on a partition."""
 
     table: WrittenTable
     clock: ManualClock
@@ -63,10 +63,10 @@ class Scene:
     def put(self, partition: str, ts: int = 1) -> Commit:
         """Write a row as writers do that know nothing of TTL: they renew no line."""
         path = f"{partition}/{PARTITION_METADATA}"
-        before = self.told(partition) if self.table.storage.exists(path) else None
-        done = self.table.upsert([row(f"k-{partition}", ts, day=partition)])
+        before = self.last_update_time_of(partition) if self.table.storage.exists(path) else None
+        commit = self.table.upsert([row(f"k-{partition}", ts, day=partition)])
         self.line(partition, before)
-        return done
+        return commit
 
     def serve(self, name: str) -> Any:
         return self.table.services(SHORT).run(name)
@@ -86,239 +86,252 @@ class Scene:
 
     def line(self, partition: str, time: str | None) -> None:
         path = f"{partition}/{PARTITION_METADATA}"
-        known = parse_partition_metadata(self.table.storage.read(path))
-        changed = replace(known, last_update_time=time)
+        metadata = parse_partition_metadata(self.table.storage.read(path))
+        changed = replace(metadata, last_update_time=time)
         self.table.storage.replace(path, format_partition_metadata(changed))
 
-    def told(self, partition: str) -> str | None:
+    def last_update_time_of(self, partition: str) -> str | None:
         data = self.table.storage.read(f"{partition}/{PARTITION_METADATA}")
         return parse_partition_metadata(data).last_update_time
 
-    def verdict(self, partition: str = "p", options: dict[str, str] | None = None) -> TtlDecision:
+    def decision(self, partition: str = "p", options: dict[str, str] | None = None) -> TtlDecision:
         runner = self.table.services(options)
-        verdicts = explain(runner.planning_context(load_snapshot(self.table.storage)))
-        return next(each for each in verdicts if each.partition == partition)
+        decisions = explain(runner.planning_context(load_snapshot(self.table.storage)))
+        return next(decision for decision in decisions if decision.partition == partition)
 
 
 @pytest.fixture
-def scene() -> Scene:
+def aging() -> AgingTable:
     clock = ManualClock()
     table = WrittenTable(options=NO_SERVICES, clock=clock)
-    return Scene(table.create("MERGE_ON_READ", options=TEN_DAYS), clock)
+    return AgingTable(table.create("MERGE_ON_READ", options=TEN_DAYS), clock)
 
 
-def test_without_a_line_the_timeline_has_the_update_time(scene: Scene) -> None:
-    done = scene.put("p")
-    found = scene.verdict()
-    assert (found.reference, found.source) == (done.completed_at, ReferenceSource.TIMELINE)
+def test_without_a_line_the_timeline_has_the_update_time(aging: AgingTable) -> None:
+    commit = aging.put("p")
+    decision = aging.decision()
+    assert (decision.reference, decision.source) == (commit.completed_at, ReferenceSource.TIMELINE)
 
 
-def test_a_newer_line_is_believed(scene: Scene) -> None:
-    scene.put("p")
-    scene.line("p", "20260105000000000")
-    scene.day(12)
-    found = scene.verdict()
-    assert (found.reference, found.source) == ("20260105000000000", ReferenceSource.LINE)
-    assert not found.expired
+def test_a_newer_line_is_believed(aging: AgingTable) -> None:
+    aging.put("p")
+    aging.line("p", "20260105000000000")
+    aging.day(12)
+    decision = aging.decision()
+    assert (decision.reference, decision.source) == ("20260105000000000", ReferenceSource.LINE)
+    assert not decision.expired
 
 
-def test_no_line_is_read_where_the_timeline_is_reason_enough_to_live(scene: Scene) -> None:
-    done = scene.put("p")
-    scene.line("p", "20260105000000000")
-    found = scene.verdict()
-    assert (found.reference, found.source) == (done.completed_at, ReferenceSource.TIMELINE)
-    assert not found.expired
+def test_no_line_is_read_where_the_timeline_is_reason_enough_to_live(aging: AgingTable) -> None:
+    commit = aging.put("p")
+    aging.line("p", "20260105000000000")
+    decision = aging.decision()
+    assert (decision.reference, decision.source) == (commit.completed_at, ReferenceSource.TIMELINE)
+    assert not decision.expired
 
 
-def test_an_older_line_is_not(scene: Scene) -> None:
-    scene.day(5)
-    done = scene.put("p")
-    scene.line("p", "20260101000000000")
+def test_an_older_line_is_not(aging: AgingTable) -> None:
+    aging.day(5)
+    commit = aging.put("p")
+    aging.line("p", "20260101000000000")
     for day in (6, 20):
-        scene.day(day)
-        found = scene.verdict()
-        assert (found.reference, found.source) == (done.completed_at, ReferenceSource.TIMELINE)
+        aging.day(day)
+        decision = aging.decision()
+        assert (decision.reference, decision.source) == (
+            commit.completed_at,
+            ReferenceSource.TIMELINE,
+        )
 
 
 @pytest.mark.parametrize("line", ["", "yesterday", "2026"])
-def test_a_line_that_is_no_time_is_ignored(line: str, scene: Scene) -> None:
-    scene.put("p")
-    scene.line("p", line)
-    scene.day(20)
-    assert scene.verdict().source is ReferenceSource.TIMELINE
+def test_a_line_that_is_no_time_is_ignored(line: str, aging: AgingTable) -> None:
+    aging.put("p")
+    aging.line("p", line)
+    aging.day(20)
+    assert aging.decision().source is ReferenceSource.TIMELINE
 
 
-def test_a_broken_metadata_file_is_ignored(scene: Scene) -> None:
-    scene.put("p")
-    scene.put("p2")
-    scene.table.storage.replace(f"p/{PARTITION_METADATA}", b"commitTime")
-    assert scene.verdict().source is ReferenceSource.TIMELINE
-    assert scene.verdict("p2").source is ReferenceSource.TIMELINE
+def test_a_broken_metadata_file_is_ignored(aging: AgingTable) -> None:
+    aging.put("p")
+    aging.put("p2")
+    aging.table.storage.replace(f"p/{PARTITION_METADATA}", b"commitTime")
+    assert aging.decision().source is ReferenceSource.TIMELINE
+    assert aging.decision("p2").source is ReferenceSource.TIMELINE
 
 
-def test_the_archived_timeline_has_the_update_time_where_the_line_is_missing(scene: Scene) -> None:
-    done = scene.put("p")
-    scene.archive()
-    found = scene.verdict()
-    assert (found.reference, found.source) == (done.completed_at, ReferenceSource.HISTORY)
-    scene.day(11)
-    assert scene.verdict().expired
+def test_the_archived_timeline_has_the_update_time_where_the_line_is_missing(
+    aging: AgingTable,
+) -> None:
+    commit = aging.put("p")
+    aging.archive()
+    decision = aging.decision()
+    assert (decision.reference, decision.source) == (commit.completed_at, ReferenceSource.HISTORY)
+    aging.day(11)
+    assert aging.decision().expired
 
 
-def test_a_write_that_did_not_renew_the_line_keeps_the_partition_from_history(scene: Scene) -> None:
-    scene.put("p")
-    scene.line("p", "20260101000000000")
-    scene.day(9)
-    done = scene.put("p", 2)
-    scene.archive()
-    scene.day(12)
-    found = scene.verdict()
-    assert (found.reference, found.source) == (done.completed_at, ReferenceSource.HISTORY)
-    assert not found.expired
-    scene.day(20)
-    assert scene.verdict().expired
+def test_a_write_that_did_not_renew_the_line_keeps_the_partition_from_history(
+    aging: AgingTable,
+) -> None:
+    aging.put("p")
+    aging.line("p", "20260101000000000")
+    aging.day(9)
+    commit = aging.put("p", 2)
+    aging.archive()
+    aging.day(12)
+    decision = aging.decision()
+    assert (decision.reference, decision.source) == (commit.completed_at, ReferenceSource.HISTORY)
+    assert not decision.expired
+    aging.day(20)
+    assert aging.decision().expired
 
 
-def test_a_savepoint_does_not_hide_what_was_written_after_it(scene: Scene) -> None:
-    saved = scene.put("p")
-    scene.table.writer().savepoint(saved.instant, user="u", comment="c")
-    scene.day(9)
-    done = scene.put("p", 2)
-    scene.archive()
-    assert saved.instant in load_snapshot(scene.table.storage).timeline.by_time
-    scene.day(12)
-    found = scene.verdict()
-    assert (found.reference, found.source) == (done.completed_at, ReferenceSource.HISTORY)
-    assert not found.expired
+def test_a_savepoint_does_not_hide_what_was_written_after_it(aging: AgingTable) -> None:
+    saved = aging.put("p")
+    aging.table.writer().savepoint(saved.instant, user="u", comment="c")
+    aging.day(9)
+    commit = aging.put("p", 2)
+    aging.archive()
+    assert saved.instant in load_snapshot(aging.table.storage).timeline.by_time
+    aging.day(12)
+    decision = aging.decision()
+    assert (decision.reference, decision.source) == (commit.completed_at, ReferenceSource.HISTORY)
+    assert not decision.expired
 
 
-def test_pending_work_in_a_partition_is_named(scene: Scene) -> None:
-    scene.put("p1")
-    scene.put("p2")
-    scene.day(11)
-    seen: dict[str, str] = {}
+def test_pending_work_in_a_partition_is_named(aging: AgingTable) -> None:
+    aging.put("p1")
+    aging.put("p2")
+    aging.day(11)
+    pending: dict[str, str] = {}
 
     def look() -> None:
-        (writer,) = load_snapshot(scene.table.storage).timeline.pending()
-        seen.update(writer=f"{writer.action} {writer.requested_at}")
-        seen.update({p: scene.verdict(p).blocked_by for p in ("p1", "p2")})
+        (writer,) = load_snapshot(aging.table.storage).timeline.pending()
+        pending.update(writer=f"{writer.action} {writer.requested_at}")
+        pending.update({p: aging.decision(p).blocked_by for p in ("p1", "p2")})
 
-    scene.table.upsert([row("k", 5, day="p1")], before_commit=look)
-    assert seen == {"writer": seen["writer"], "p1": seen["writer"], "p2": ""}
+    aging.table.upsert([row("k", 5, day="p1")], before_commit=look)
+    assert pending == {"writer": pending["writer"], "p1": pending["writer"], "p2": ""}
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["still active", "archived too"])
-def test_not_even_a_compaction_hides_such_a_write(archived: bool, scene: Scene) -> None:
-    scene.put("p")
-    scene.line("p", "20260101000000000")
-    scene.day(9)
-    done = scene.put("p", 2)
-    scene.archive()
-    scene.day(10)
-    assert isinstance(scene.serve("compaction"), Commit)
-    scene.put("other", 200)
-    scene.serve("clean")
+def test_not_even_a_compaction_hides_such_a_write(archived: bool, aging: AgingTable) -> None:
+    aging.put("p")
+    aging.line("p", "20260101000000000")
+    aging.day(9)
+    commit = aging.put("p", 2)
+    aging.archive()
+    aging.day(10)
+    assert isinstance(aging.serve("compaction"), Commit)
+    aging.put("other", 200)
+    aging.serve("clean")
     if archived:
-        scene.archive(compacting=True)
-    names = [file.name for file in scene.table.storage.list_files("p")]
-    assert not any(".log." in name or done.instant in name for name in names)
-    scene.day(12)
-    found = scene.verdict()
-    assert (found.reference, found.source) == (done.completed_at, ReferenceSource.HISTORY)
-    assert not found.expired
+        aging.archive(compacting=True)
+    names = [file.name for file in aging.table.storage.list_files("p")]
+    assert not any(".log." in name or commit.instant in name for name in names)
+    aging.day(12)
+    decision = aging.decision()
+    assert (decision.reference, decision.source) == (commit.completed_at, ReferenceSource.HISTORY)
+    assert not decision.expired
 
 
-def test_a_compaction_that_is_archived_renews_nothing(scene: Scene) -> None:
-    scene.put("p")
-    done = scene.put("p", 2)
-    scene.line("p", done.completed_at)
-    scene.day(9)
-    assert isinstance(scene.serve("compaction"), Commit)
-    scene.archive(compacting=True)
-    scene.day(12)
-    found = scene.verdict()
-    assert (found.reference, found.expired) == (done.completed_at, True)
+def test_a_compaction_that_is_archived_renews_nothing(aging: AgingTable) -> None:
+    aging.put("p")
+    commit = aging.put("p", 2)
+    aging.line("p", commit.completed_at)
+    aging.day(9)
+    assert isinstance(aging.serve("compaction"), Commit)
+    aging.archive(compacting=True)
+    aging.day(12)
+    decision = aging.decision()
+    assert (decision.reference, decision.expired) == (commit.completed_at, True)
 
 
-def test_files_are_believed_where_history_is_lost(scene: Scene) -> None:
-    scene.put("p")
-    scene.day(9)
-    done = scene.put("p", 2)
-    scene.archive()
-    scene.table.storage.delete_folder(".hoodie/timeline/history")
-    found = scene.verdict()
-    assert (found.reference, found.source) == (done.instant, ReferenceSource.FILES)
-    scene.day(12)
-    assert not scene.verdict().expired
+def test_files_are_believed_where_history_is_lost(aging: AgingTable) -> None:
+    aging.put("p")
+    aging.day(9)
+    commit = aging.put("p", 2)
+    aging.archive()
+    aging.table.storage.delete_folder(".hoodie/timeline/history")
+    decision = aging.decision()
+    assert (decision.reference, decision.source) == (commit.instant, ReferenceSource.FILES)
+    aging.day(12)
+    assert not aging.decision().expired
 
 
-def test_birth_is_looked_up_in_history_too(scene: Scene) -> None:
-    scene.put("p")
-    scene.table.delete_partitions("p")
-    scene.day(9)
-    born = scene.put("p", 2)
-    found = scene.verdict(options=BY_CREATION)
-    assert found.reference == born.completed_at or found.source is not ReferenceSource.CREATED
-    scene.line("p", "20260101000000000")
-    scene.day(12)
+def test_birth_is_looked_up_in_history_too(aging: AgingTable) -> None:
+    aging.put("p")
+    aging.table.delete_partitions("p")
+    aging.day(9)
+    born = aging.put("p", 2)
+    decision = aging.decision(options=BY_CREATION)
+    assert decision.reference == born.completed_at or decision.source is not ReferenceSource.CREATED
+    aging.line("p", "20260101000000000")
+    aging.day(12)
     only = {**BY_CREATION, "hoodie.ttl.enabled": "false"}
-    assert not scene.verdict(options=only).expired
-    scene.archive()
-    found = scene.verdict(options=only)
-    assert (found.reference, found.source, found.expired) == (
+    assert not aging.decision(options=only).expired
+    aging.archive()
+    decision = aging.decision(options=only)
+    assert (decision.reference, decision.source, decision.expired) == (
         born.completed_at,
         ReferenceSource.CREATED,
         False,
     )
-    scene.day(20)
-    assert scene.verdict(options=only).expired
+    aging.day(20)
+    assert aging.decision(options=only).expired
 
 
-def counted(scene: Scene) -> tuple[CountingStorage, TtlPlan | Skip]:
-    counting = CountingStorage(scene.table.storage)
-    return counting, replace(scene.table, storage=counting).services().preview("ttl")
+def counted(aging: AgingTable) -> tuple[CountingStorage, TtlPlan | Skip]:
+    counting = CountingStorage(aging.table.storage)
+    return counting, replace(aging.table, storage=counting).services().preview("ttl")
 
 
 def history_reads(counting: CountingStorage) -> list[str]:
     return [path for _, path in counting.touched if "history" in path]
 
 
-def test_with_a_line_history_is_not_read(scene: Scene) -> None:
-    scene.put("p")
-    scene.archive()
-    counting, found = counted(scene)
-    assert isinstance(found, Skip)
+def test_with_a_line_history_is_not_read(aging: AgingTable) -> None:
+    aging.put("p")
+    aging.archive()
+    counting, plan = counted(aging)
+    assert isinstance(plan, Skip)
     assert history_reads(counting)
-    assert update_partitions(load_snapshot(scene.table.storage)) == 2
-    scene.day(11)
-    counting, found = counted(scene)
-    assert isinstance(found, TtlPlan)
-    assert found.partitions == ("p",)
+    assert update_partitions(load_snapshot(aging.table.storage)) == 2
+    aging.day(11)
+    counting, plan = counted(aging)
+    assert isinstance(plan, TtlPlan)
+    assert plan.partitions == ("p",)
     assert not history_reads(counting)
 
 
-def test_lines_are_filled_in_with_the_last_write(scene: Scene) -> None:
-    first = scene.put("p")
-    scene.archive()
-    second = scene.put("p2")
-    assert scene.told("p") is None
-    seen: list[tuple[int, int]] = []
-    snapshot = load_snapshot(scene.table.storage)
-    assert update_partitions(snapshot, lambda done, total: seen.append((done, total))) == 3
-    assert (scene.told("p"), scene.told("p2")) == (first.completed_at, second.completed_at)
-    assert seen == [(3, 3)]
-    assert update_partitions(load_snapshot(scene.table.storage)) == 0
+def test_lines_are_filled_in_with_the_last_write(aging: AgingTable) -> None:
+    first = aging.put("p")
+    aging.archive()
+    second = aging.put("p2")
+    assert aging.last_update_time_of("p") is None
+    progress: list[tuple[int, int]] = []
+    snapshot = load_snapshot(aging.table.storage)
+    assert (
+        update_partitions(snapshot, lambda completed, total: progress.append((completed, total)))
+        == 3
+    )
+    assert (aging.last_update_time_of("p"), aging.last_update_time_of("p2")) == (
+        first.completed_at,
+        second.completed_at,
+    )
+    assert progress == [(3, 3)]
+    assert update_partitions(load_snapshot(aging.table.storage)) == 0
 
 
-def test_what_else_a_metadata_file_says_stays(scene: Scene) -> None:
-    scene.put("p")
+def test_what_else_a_metadata_file_says_stays(aging: AgingTable) -> None:
+    aging.put("p")
     path = f"p/{PARTITION_METADATA}"
-    scene.table.storage.replace(
+    aging.table.storage.replace(
         path, b"#a comment\ncommitTime=20260101000000000\npartitionDepth=1\nx=y\n"
     )
-    assert touch_last_update_time(scene.table.storage, "p", "20260102000000000")
-    assert not touch_last_update_time(scene.table.storage, "p", "20260101000000000")
-    assert parse_partition_metadata(scene.table.storage.read(path)) == PartitionMetadata(
+    assert touch_last_update_time(aging.table.storage, "p", "20260102000000000")
+    assert not touch_last_update_time(aging.table.storage, "p", "20260101000000000")
+    assert parse_partition_metadata(aging.table.storage.read(path)) == PartitionMetadata(
         commit_time="20260101000000000",
         depth=1,
         last_update_time="20260102000000000",
@@ -326,16 +339,16 @@ def test_what_else_a_metadata_file_says_stays(scene: Scene) -> None:
     )
 
 
-def test_no_line_is_written_where_there_is_no_partition(scene: Scene) -> None:
-    assert not touch_last_update_time(scene.table.storage, "nowhere", "20260102000000000")
-    assert not scene.table.storage.exists(f"nowhere/{PARTITION_METADATA}")
+def test_no_line_is_written_where_there_is_no_partition(aging: AgingTable) -> None:
+    assert not touch_last_update_time(aging.table.storage, "nowhere", "20260102000000000")
+    assert not aging.table.storage.exists(f"nowhere/{PARTITION_METADATA}")
 
 
-def test_filling_in_may_be_interrupted_at_any_moment(scene: Scene) -> None:
+def test_filling_in_may_be_interrupted_at_any_moment(aging: AgingTable) -> None:
     for partition in ("p1", "p2", "p3"):
-        scene.put(partition)
+        aging.put(partition)
     for survive in range(4):
-        storage = MemoryStorage.fresh(scene.table.storage.files())  # type: ignore[attr-defined]
+        storage = MemoryStorage.fresh(aging.table.storage.files())  # type: ignore[attr-defined]
         dying = CrashingStorage(storage, survive)
         if survive < 3:
             with pytest.raises(Crash):
@@ -363,8 +376,8 @@ def many(count: int) -> MemoryStorage:
         commit = CommitMetadata(
             stats=stats, operation="UPSERT", extra={"schema": builder.avro_schema}
         )
-        done = Instant(at, Action.COMMIT, completed_at=at)
-        storage.replace(f".hoodie/timeline/{done.file_name}", format_commit(commit))
+        completed = Instant(at, Action.COMMIT, completed_at=at)
+        storage.replace(f".hoodie/timeline/{completed.file_name}", format_commit(commit))
     return storage
 
 

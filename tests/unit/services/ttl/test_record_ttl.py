@@ -27,7 +27,9 @@ EVENTS = SCHEMA.append(pa.field("at", pa.timestamp("us", tz="UTC")))
 
 
 def policies(*given: dict[str, Any]) -> str:
-    whole = [{"spec": "*", "level": "RECORD", "units": "DAYS", "value": 7} | each for each in given]
+    whole = [
+        {"spec": "*", "level": "RECORD", "units": "DAYS", "value": 7} | policy for policy in given
+    ]
     return json.dumps(whole)
 
 
@@ -44,13 +46,13 @@ def event(key: str, day: int, partition: str = "p") -> dict[str, Any]:
 
 
 def ids(made: WrittenTable) -> list[str]:
-    return [each["id"] for each in made.rows()]
+    return [record["id"] for record in made.rows()]
 
 
 def run(made: WrittenTable, options: dict[str, str] | None = None) -> Commit | Skip:
-    done = made.services(options).run("ttl")
-    assert isinstance(done, Commit | Skip)
-    return done
+    outcome = made.services(options).run("ttl")
+    assert isinstance(outcome, Commit | Skip)
+    return outcome
 
 
 KINDS = ("COPY_ON_WRITE", "MERGE_ON_READ")
@@ -62,9 +64,9 @@ def test_rows_go_by_their_event_time(kind: str) -> None:
     made.upsert([event("a", 1), event("b", 5), event("c", 9)])
     made.upsert([event("a", 8), event("d", 2, "q")])
     made.clock.sleep(12 * DAY)  # the 13th: what is from before the 6th goes
-    done = run(made)
-    assert isinstance(done, Commit)
-    assert (done.operation, done.deleted) == ("DELETE", 2)
+    commit = run(made)
+    assert isinstance(commit, Commit)
+    assert (commit.operation, commit.deleted) == ("DELETE", 2)
     assert ids(made) == ["a", "c"]
     assert isinstance(run(made), Skip)
 
@@ -76,8 +78,8 @@ def test_or_by_the_write_that_brought_them(kind: str) -> None:
     made.clock.sleep(5 * DAY)
     made.upsert([row("b", 2), row("c")])
     made.clock.sleep(5 * DAY)
-    done = run(made)
-    assert isinstance(done, Commit)
+    commit = run(made)
+    assert isinstance(commit, Commit)
     assert ids(made) == ["b", "c"]
 
 
@@ -102,12 +104,12 @@ def test_a_run_takes_rows_of_some_partitions_those_with_the_oldest_first() -> No
     made = table(event_time=True)
     made.upsert([event("a", 3, "x"), event("b", 2, "y"), event("c", 1, "z"), event("d", 9, "w")])
     made.clock.sleep(11 * DAY)
-    told = {MAX_PARTITIONS: "2"}
-    done = run(made, told)
-    assert isinstance(done, Commit)
-    assert sorted(done.partitions) == ["y", "z"]
-    assert isinstance(run(made, told), Commit)
-    assert isinstance(run(made, told), Skip)
+    options = {MAX_PARTITIONS: "2"}
+    commit = run(made, options)
+    assert isinstance(commit, Commit)
+    assert sorted(commit.partitions) == ["y", "z"]
+    assert isinstance(run(made, options), Commit)
+    assert isinstance(run(made, options), Skip)
     assert ids(made) == ["d"]
 
 
@@ -118,9 +120,9 @@ def test_one_policy_decides_about_a_partition() -> None:
     made.upsert([row("a", day="a1"), row("b", day="b1")])
     made.clock.sleep(20 * DAY)
     assert "nothing is expired" in str(run(made))  # MAX_TTL: the longer one
-    done = run(made, {"hoodie.ttl.conflict.resolution.rule": "MIN_TTL"})
-    assert isinstance(done, Commit)
-    assert (done.operation, ids(made)) == ("DELETE", ["b"])
+    commit = run(made, {"hoodie.ttl.conflict.resolution.rule": "MIN_TTL"})
+    assert isinstance(commit, Commit)
+    assert (commit.operation, ids(made)) == ("DELETE", ["b"])
 
 
 def test_partitions_and_rows_go_in_one_run() -> None:
@@ -130,11 +132,11 @@ def test_partitions_and_rows_go_in_one_run() -> None:
     made.upsert([row("a", day="a1"), row("b", day="b1")])
     made.clock.sleep(20 * DAY)
     made.upsert([row("c", day="a1")], {"hoodie.ttl.run.inline.trigger.value": "99"})
-    done = run(made)
-    assert isinstance(done, Commit)
-    (also,) = done.services
+    commit = run(made)
+    assert isinstance(commit, Commit)
+    (also,) = commit.services
     assert isinstance(also, Commit)
-    assert (done.operation, done.partitions) == ("DELETE_PARTITION", ("b1",))
+    assert (commit.operation, commit.partitions) == ("DELETE_PARTITION", ("b1",))
     assert (also.operation, also.partitions) == ("DELETE", ("a1",))
     assert ids(made) == ["c"]
 
@@ -144,8 +146,8 @@ def test_deleting_rows_renews_no_partition() -> None:
     first = made.upsert([row("a", day="p")])
     made.clock.sleep(8 * DAY)
     assert isinstance(run(made), Commit)
-    found = load_partition_metadata(made.storage, ["p"])
-    assert last_update_time(found["p"]) == first.completed_at
+    metadata = load_partition_metadata(made.storage, ["p"])
+    assert last_update_time(metadata["p"]) == first.completed_at
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,9 +164,9 @@ def test_a_row_that_a_concurrent_write_renews_stays(kind: str) -> None:
 
     renew = once(lambda: acted.append(made.upsert([event("a", 9)], several)))
     engine = InterruptedEngine(after_scan=renew)
-    done = replace(service, engine=lambda: engine).run("ttl")
+    commit = replace(service, engine=lambda: engine).run("ttl")
     assert acted
-    assert isinstance(done, Commit)
+    assert isinstance(commit, Commit)
     assert ids(made) == ["a"]
 
 
@@ -235,5 +237,5 @@ def test_times_of_commits(time: str | None, old: bool) -> None:
         }
     )
     limits = {"p": "20260102000000000"}
-    found = pick_old("_hoodie_commit_time", limits, ("id",), batch)
-    assert found.column("id").to_pylist() == (["a"] if old else [])
+    picked = pick_old("_hoodie_commit_time", limits, ("id",), batch)
+    assert picked.column("id").to_pylist() == (["a"] if old else [])

@@ -29,8 +29,8 @@ class Timed(CountingStorage):
         return True
 
     def status(self, path: str) -> FileStatus | None:
-        found = super().status(path)
-        return found and FileStatus(found.path, found.size, self.clock.now_ms())
+        status = super().status(path)
+        return status and FileStatus(status.path, status.size, self.clock.now_ms())
 
 
 AHEAD = {

@@ -58,16 +58,16 @@ def partitions(
     ]
     table.upsert(rows)
     clock.advance(now_ms - clock.now_ms())
-    told = {
+    options = {
         HUDI_DAYS: days,
         HUDI_TYPE: "KEEP_BY_EVENT_TIME",
         EVENT + "format": format,
         EVENT + "partition.start.index": str(start),
     }
-    found = explain(table.services(told).planning_context(load_snapshot(table.storage)))
+    decisions = explain(table.services(options).planning_context(load_snapshot(table.storage)))
     named = {styled(path, hive_style=hive_style): path for path in paths}
-    assert all(each.source is ReferenceSource.PATH for each in found)
-    return {named[each.partition]: each.expired for each in found}
+    assert all(decision.source is ReferenceSource.PATH for decision in decisions)
+    return {named[decision.partition]: decision.expired for decision in decisions}
 
 
 @pytest.mark.parametrize("hive_style", [False, True], ids=["plain", "hive style"])
@@ -78,14 +78,14 @@ def test_paths_contain_a_time(
 ) -> None:
     hours = format.endswith("HH")
     now_ms = NOON if hours else NOON - 12 * 3_600_000
-    paths = [prefix + each for each in (old, cutoff, young)]
-    found = partitions(paths, format, start, now_ms, hive_style=hive_style)
-    assert found == {paths[0]: True, paths[1]: False, paths[2]: False}
+    paths = [prefix + path for path in (old, cutoff, young)]
+    expired = partitions(paths, format, start, now_ms, hive_style=hive_style)
+    assert expired == {paths[0]: True, paths[1]: False, paths[2]: False}
 
 
 def test_a_day_counts_from_its_beginning() -> None:
-    found = partitions(["2026-04-30"], "yyyy-MM-dd", 0, NOON, hive_style=False)
-    assert found == {"2026-04-30": True}
+    expired = partitions(["2026-04-30"], "yyyy-MM-dd", 0, NOON, hive_style=False)
+    assert expired == {"2026-04-30": True}
 
 
 LEVELS = {"yyyy-MM-dd": 1, "yyyyMMdd": 1, "yyyy-MM-dd/HH": 2, "yyyyMMdd/HH": 2}
@@ -113,9 +113,9 @@ REFUSED: dict[str, tuple[str, str, int, bool]] = {
     ("path", "format", "start", "hive_style"), REFUSED.values(), ids=list(REFUSED)
 )
 def test_nothing_is_guessed(path: str, format: str, start: int, hive_style: bool) -> None:
-    with pytest.raises(InvalidError) as told:
+    with pytest.raises(InvalidError) as error:
         PathTime(format, start).parse(path, hive_style=hive_style)
-    assert path in str(told.value)
+    assert path in str(error.value)
 
 
 @pytest.mark.parametrize("on", [False, True], ids=["kept", "expired"])
@@ -125,26 +125,26 @@ def test_the_partition_without_a_value_expires_only_if_configured(path: str, on:
     clock = ManualClock()
     columns = ("day", "note") if "/" in path else ("day",)
     table = WrittenTable(clock=clock, options=NO_SERVICES).create(partition_by=columns)
-    values = [None if each == NO_VALUE else each for each in path.split("/")]
+    values = [None if value == NO_VALUE else value for value in path.split("/")]
     table.upsert([{**row("a"), **dict(zip(columns, values, strict=True))}])
     clock.advance(86_400_000)
-    told = {
+    options = {
         HUDI_DAYS: "1",
         HUDI_TYPE: "KEEP_BY_EVENT_TIME",
         EVENT + "format": format,
         EVENT + "delete.hive.default.partition": str(on).lower(),
     }
-    assert isinstance(table.services(told).run("ttl"), Commit if on else Skip)
+    assert isinstance(table.services(options).run("ttl"), Commit if on else Skip)
     assert len(table.rows()) == (0 if on else 1)
 
 
 def test_one_path_without_a_time_fails_the_run() -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a", day="2020-01-01"), row("b", day="later")])
-    told = {HUDI_DAYS: "1", HUDI_TYPE: "KEEP_BY_EVENT_TIME"}
+    options = {HUDI_DAYS: "1", HUDI_TYPE: "KEEP_BY_EVENT_TIME"}
     with pytest.raises(InvalidError, match="names no time"):
-        table.services(told).run("ttl")
+        table.services(options).run("ttl")
     assert len(table.rows()) == 2
-    only = {**told, "hoodie.partition.ttl.strategy.partition.selected": "2020-01-01"}
+    only = {**options, "hoodie.partition.ttl.strategy.partition.selected": "2020-01-01"}
     assert isinstance(table.services(only).run("ttl"), Commit)
-    assert [each["id"] for each in table.rows()] == ["b"]
+    assert [record["id"] for record in table.rows()] == ["b"]

@@ -26,13 +26,13 @@ def table(**settings: str) -> WrittenTable:
 
 
 def lines(made: WrittenTable) -> dict[str, str]:
-    found = load_partition_metadata(made.storage, [OLD, NEW])
-    return {path: last_update_time(metadata) for path, metadata in found.items()}
+    metadata_of = load_partition_metadata(made.storage, [OLD, NEW])
+    return {path: last_update_time(metadata) for path, metadata in metadata_of.items()}
 
 
-def gone(commit: Commit) -> list[tuple[str, ...]]:
-    done = [each for each in commit.services if isinstance(each, Commit)]
-    return [each.partitions for each in done if each.operation == "DELETE_PARTITION"]
+def deleted_partitions(commit: Commit) -> list[tuple[str, ...]]:
+    commits = [outcome for outcome in commit.services if isinstance(outcome, Commit)]
+    return [deletion.partitions for deletion in commits if deletion.operation == "DELETE_PARTITION"]
 
 
 def test_a_write_renews_its_partitions() -> None:
@@ -64,34 +64,34 @@ def test_after_some_commits_the_expired_go() -> None:
     made = table(**{TRIGGER_VALUE: "3"})
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)
-    assert [gone(made.upsert([row("b", n, day=NEW)])) for n in range(1, 6)] == [
+    assert [deleted_partitions(made.upsert([row("b", n, day=NEW)])) for n in range(1, 6)] == [
         [],
         [(OLD,)],
         [],
         [],
         [],
     ]
-    assert [each["id"] for each in made.rows()] == ["b"]
+    assert [record["id"] for record in made.rows()] == ["b"]
 
 
 def test_nothing_expired_is_not_looked_at_again_before_its_time() -> None:
     made = table(**{TRIGGER_VALUE: "3"})
     checked = []
     for n in range(1, 10):
-        told = [str(each) for each in made.upsert([row("b", n, day=NEW)]).services]
-        checked.append(any("expired" in each or "partition" in each for each in told))
+        messages = [str(outcome) for outcome in made.upsert([row("b", n, day=NEW)]).services]
+        checked.append(any("expired" in message or "partition" in message for message in messages))
     assert checked == [False, False, True] * 3
 
 
 def test_after_some_days_the_expired_go() -> None:
     made = table(**{TRIGGER: "TIME_ELAPSED", TRIGGER_VALUE: "5"})
     made.upsert([row("a", day=OLD)])
-    found = []
+    deleted = []
     for n in range(1, 7):
         made.clock.sleep(2 * DAY)
-        found.append(gone(made.upsert([row("b", n, day=NEW)])))
+        deleted.append(deleted_partitions(made.upsert([row("b", n, day=NEW)])))
     # The first write met the trigger, the next to do so was six days later, and then again.
-    assert found == [[], [], [], [], [], [(OLD,)]]
+    assert deleted == [[], [], [], [], [], [(OLD,)]]
 
 
 SEVERAL = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
@@ -102,12 +102,12 @@ def test_where_it_is_not_inline_it_goes_before_a_write() -> None:
     made = table(**{RUN_INLINE: "false"})
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)
-    found = made.upsert([row("b", day=OLD), row("c", day=NEW)])
-    assert gone(found) == [(OLD,)]
-    (taken,) = found.services
+    commit = made.upsert([row("b", day=OLD), row("c", day=NEW)])
+    assert deleted_partitions(commit) == [(OLD,)]
+    (taken,) = commit.services
     assert isinstance(taken, Commit)
-    assert taken.completed_at < found.instant
-    assert [each["id"] for each in made.rows()] == ["b", "c"]
+    assert taken.completed_at < commit.instant
+    assert [record["id"] for record in made.rows()] == ["b", "c"]
 
 
 def test_and_writes_look_again_only_when_something_can_be_expired() -> None:
@@ -118,18 +118,18 @@ def test_and_writes_look_again_only_when_something_can_be_expired() -> None:
         made.clock.sleep(DAY)
         looked.append((n, bool(made.upsert([row("b", n, day=NEW)]).services)))
     # At the second write for the first time, then when the first partition has expired, and a week
-    # after the last write that was seen then.
-    assert [n for n, each in looked if each] == [2, 8, 14]
-    assert [each["id"] for each in made.rows()] == ["b"]
+    # after the last write at that time.
+    assert [n for n, ran in looked if ran] == [2, 8, 14]
+    assert [record["id"] for record in made.rows()] == ["b"]
 
 
 def test_other_settings_are_a_reason_to_look() -> None:
     made = table(**{RUN_INLINE: "false"})
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(2 * DAY)
-    assert not gone(made.upsert([row("b", 1, day=NEW)]))
+    assert not deleted_partitions(made.upsert([row("b", 1, day=NEW)]))
     shorter = {POLICIES: WEEK.replace("7", "1")}
-    assert gone(made.upsert([row("b", 2, day=NEW)], shorter)) == [(OLD,)]
+    assert deleted_partitions(made.upsert([row("b", 2, day=NEW)], shorter)) == [(OLD,)]
 
 
 def test_a_write_goes_on_where_ttl_before_it_fails() -> None:
@@ -137,9 +137,9 @@ def test_a_write_goes_on_where_ttl_before_it_fails() -> None:
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)
     at_work = begin_action(made.writer().writer(), "commit")
-    held = made.upsert([row("b", day=NEW)], SEVERAL)
-    assert [each["id"] for each in made.rows()] == ["b"]
-    assert gone(held) == [(OLD,)]
+    commit = made.upsert([row("b", day=NEW)], SEVERAL)
+    assert [record["id"] for record in made.rows()] == ["b"]
+    assert deleted_partitions(commit) == [(OLD,)]
     at_work.abort_best_effort()
 
 
@@ -151,7 +151,7 @@ def test_nor_where_a_partition_cannot_be_renewed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(commit_hooks, "touch_last_update_time", refuse)
     with pytest.warns(RuntimeWarning, match="this may not be written"):
         made.upsert([row("a", day=OLD)])
-    assert [each["id"] for each in made.rows()] == ["a"]
+    assert [record["id"] for record in made.rows()] == ["a"]
 
 
 @pytest.fixture
@@ -171,13 +171,15 @@ def test_no_write_fails_for_it(inline: str) -> None:
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)
     with pytest.warns(RuntimeWarning, match="the clock of this machine is ahead"):
-        done = made.upsert([row("b", day=NEW)])
-    assert any(isinstance(each, Skip) and "ahead" in each.reason for each in done.services)
-    assert [each["id"] for each in made.rows()] == ["a", "b"]
+        commit = made.upsert([row("b", day=NEW)])
+    assert any(
+        isinstance(outcome, Skip) and "ahead" in outcome.reason for outcome in commit.services
+    )
+    assert [record["id"] for record in made.rows()] == ["a", "b"]
 
 
 @pytest.mark.usefixtures("clock_ahead")
-def test_unless_that_is_asked_for() -> None:
+def test_a_write_fails_for_it_if_configured() -> None:
     made = table(**{TRIGGER_VALUE: "1"})
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)
@@ -195,7 +197,7 @@ def test_where_it_is_not_inline_it_follows_a_clean() -> None:
     cleaned = made.services(CLEAN).run("clean")
     assert isinstance(cleaned, Commit)
     # Both are as old; the clean itself has only deleted a version of the second.
-    assert gone(cleaned) == [(OLD, NEW)]
+    assert deleted_partitions(cleaned) == [(OLD, NEW)]
 
 
 @pytest.mark.parametrize("days", ["7", "-1"], ids=["on", "off"])
@@ -207,4 +209,6 @@ def test_the_keys_of_hudi_run_it_after_each_write(days: str) -> None:
     }
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)
-    assert gone(made.upsert([row("b", day=NEW)], hudi)) == ([(OLD,)] if days == "7" else [])
+    assert deleted_partitions(made.upsert([row("b", day=NEW)], hudi)) == (
+        [(OLD,)] if days == "7" else []
+    )

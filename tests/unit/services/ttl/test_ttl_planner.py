@@ -40,8 +40,8 @@ def judged(
     partition: str, policies: Sequence[TtlPolicy], by: str, *, since: str = JANUARY, now: str = LATE
 ) -> TtlDecision:
     rules = [ActivePolicy(policy) for policy in policies if policy.matches(partition)]
-    known = PartitionTimes(updated=TimeReference(since, ReferenceSource.LINE))
-    return evaluate_partition(partition, rules, known, by=ConflictRule(by), now=parse_time(now))
+    times = PartitionTimes(updated=TimeReference(since, ReferenceSource.LINE))
+    return evaluate_partition(partition, rules, times, by=ConflictRule(by), now=parse_time(now))
 
 
 WHICH: dict[str, tuple[str, Sequence[TtlPolicy], TtlPolicy | None, TtlPolicy | None]] = {
@@ -155,41 +155,41 @@ def test_days_are_no_milliseconds_in_32_bits() -> None:
 
 
 UNKNOWN: dict[str, PartitionTimes] = {
-    "nothing is known": PartitionTimes(),
+    "no time is known": PartitionTimes(),
     "the time is no date": PartitionTimes(
         updated=TimeReference("99999999999999999", ReferenceSource.TIMELINE)
     ),
 }
 
 
-@pytest.mark.parametrize("known", UNKNOWN.values(), ids=list(UNKNOWN))
-def test_what_no_time_is_known_of_never_expires(known: PartitionTimes) -> None:
+@pytest.mark.parametrize("times", UNKNOWN.values(), ids=list(UNKNOWN))
+def test_a_partition_without_a_known_time_never_expires(times: PartitionTimes) -> None:
     for by in ConflictRule:
         verdict = evaluate_partition(
-            "p", [ActivePolicy(THIRTY)], known, by=by, now=parse_time(LATE)
+            "p", [ActivePolicy(THIRTY)], times, by=by, now=parse_time(LATE)
         )
         assert (verdict.policy, verdict.expires_at, verdict.expired) == (THIRTY, None, False)
 
 
 def test_each_rule_counts_from_its_own_time() -> None:
-    known = PartitionTimes(
+    times = PartitionTimes(
         TimeReference(LATE, ReferenceSource.LINE), TimeReference(JANUARY, ReferenceSource.CREATED)
     )
     rules = [ActivePolicy(THIRTY, RetentionBasis.BY_CREATION_TIME), ActivePolicy(THIRTY)]
     now = parse_time(LATE)
     assert (
-        evaluate_partition("p", rules, known, by=ConflictRule.MIN_TTL, now=now).source
+        evaluate_partition("p", rules, times, by=ConflictRule.MIN_TTL, now=now).source
         is ReferenceSource.CREATED
     )
     assert (
-        evaluate_partition("p", rules, known, by=ConflictRule.MAX_TTL, now=now).source
+        evaluate_partition("p", rules, times, by=ConflictRule.MAX_TTL, now=now).source
         is ReferenceSource.LINE
     )
 
 
 @dataclass(frozen=True)
 class Doubt:
-    known: PartitionTimes
+    times: PartitionTimes
     expected: bool
     keep: RetentionBasis = RetentionBasis.BY_TIME
     now: str = LATE
@@ -203,7 +203,7 @@ DOUBTS = {
     "but the partition lives on": Doubt(
         PartitionTimes(OLD, bound=LATE), False, now="20260102000000000"
     ),
-    "nothing is known": Doubt(PartitionTimes(bound=LATE), True),
+    "no time is known": Doubt(PartitionTimes(bound=LATE), True),
     "a time that is no date is not looked up": Doubt(
         PartitionTimes(TimeReference("99999999999999999", ReferenceSource.TIMELINE)), False
     ),
@@ -221,10 +221,10 @@ DOUBTS = {
 
 
 @pytest.mark.parametrize("case", DOUBTS.values(), ids=list(DOUBTS))
-def test_history_is_asked_only_in_doubt(case: Doubt) -> None:
+def test_history_is_read_only_in_doubt(case: Doubt) -> None:
     rules, now = [ActivePolicy(THIRTY, case.keep)], parse_time(case.now)
-    verdict = evaluate_partition("p", rules, case.known, by=ConflictRule.MAX_TTL, now=now)
-    assert is_doubtful(verdict, case.known, "20260201000000000") is case.expected
+    verdict = evaluate_partition("p", rules, case.times, by=ConflictRule.MAX_TTL, now=now)
+    assert is_doubtful(verdict, case.times, "20260201000000000") is case.expected
 
 
 def test_no_doubt_without_a_policy() -> None:
@@ -282,9 +282,11 @@ def test_nothing_expires_without_a_reason(verdicts: list[TtlDecision], reason: s
     assert plan_ttl(verdicts, TtlSettings()) == Skip(reason)
 
 
-def recorded(at: int, operation: str, *partitions: str, gone: str = "") -> CommittedWrite:
+def recorded(
+    at: int, operation: str, *partitions: str, replaced_partition: str = ""
+) -> CommittedWrite:
     stats = {partition: (WriteStat(file_id="f"),) for partition in partitions}
-    replaced = {gone: ("f",)} if gone else {}
+    replaced = {replaced_partition: ("f",)} if replaced_partition else {}
     commit = CommitMetadata(stats=stats, operation=operation, replaced=replaced)
     time = f"202601010000{at:05d}"
     return CommittedWrite(
@@ -300,25 +302,25 @@ def test_the_last_write_counts_in_whatever_order_they_are_given() -> None:
     ]
     for order in (listed, listed[::-1]):
         updated = writes_of(order).updated
-        assert {path: each.at[-1] for path, each in updated.items()} == {"a": "2", "b": "3"}
+        assert {path: write.at[-1] for path, write in updated.items()} == {"a": "2", "b": "3"}
 
 
 def test_a_partition_that_was_deleted_is_born_again() -> None:
     listed = [
         recorded(1, "INSERT", "a", "b"),
-        recorded(2, "DELETE_PARTITION", gone="a"),
+        recorded(2, "DELETE_PARTITION", replaced_partition="a"),
         recorded(3, "INSERT", "a"),
         recorded(4, "UPSERT", "a"),
     ]
-    assert {path: each.at[-1] for path, each in writes_of(listed).born.items()} == {"a": "3"}
+    assert {path: write.at[-1] for path, write in writes_of(listed).born.items()} == {"a": "3"}
     assert writes_of(listed[:2]).born["a"].at[-1] == "2"
 
 
 def test_so_is_one_that_an_overwrite_of_the_table_has_emptied() -> None:
     listed = [
         recorded(1, "INSERT", "a", "b"),
-        recorded(2, "INSERT_OVERWRITE_TABLE", "b", gone="a"),
-        recorded(3, "INSERT_OVERWRITE", "b", gone="b"),
+        recorded(2, "INSERT_OVERWRITE_TABLE", "b", replaced_partition="a"),
+        recorded(3, "INSERT_OVERWRITE", "b", replaced_partition="b"),
         recorded(4, "UPSERT", "a"),
     ]
-    assert {path: each.at[-1] for path, each in writes_of(listed).born.items()} == {"a": "4"}
+    assert {path: write.at[-1] for path, write in writes_of(listed).born.items()} == {"a": "4"}

@@ -73,8 +73,8 @@ def put(table: WrittenTable, *days: str, key: str = "k", ts: int = 1) -> Commit:
     return table.upsert([row(f"{key}-{day}", ts, day=day) for day in days])
 
 
-def left(table: WrittenTable) -> set[str]:
-    return {each["day"] for each in table.rows()}
+def remaining_partitions(table: WrittenTable) -> set[str]:
+    return {record["day"] for record in table.rows()}
 
 
 def run(table: WrittenTable, options: dict[str, str] | None = None) -> Commit | Skip:
@@ -113,26 +113,26 @@ HUDI: dict[str, tuple[dict[str, str], set[str], set[str]]] = {
     ),
     "one at a time, the oldest first": ({RETAIN: "10", **ALONE}, {"p0"}, {"p1", "p2"}),
     "no days to retain: nothing goes": ({RETAIN: "0"}, set(), {"p0", "p1", "p2"}),
-    "and nothing unless it is asked for": ({}, set(), {"p0", "p1", "p2"}),
+    "and nothing unless TTL is configured": ({}, set(), {"p0", "p1", "p2"}),
 }
 
 
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
-@pytest.mark.parametrize(("options", "gone", "stay"), HUDI.values(), ids=list(HUDI))
+@pytest.mark.parametrize(("options", "deleted", "stay"), HUDI.values(), ids=list(HUDI))
 def test_hudis_own_keys(
-    options: dict[str, str], gone: set[str], stay: set[str], table_type: str
+    options: dict[str, str], deleted: set[str], stay: set[str], table_type: str
 ) -> None:
     table = three(table_type)
     before = table.storage.files()  # type: ignore[attr-defined]
-    done = run(table, options)
-    assert left(table) == stay
-    if gone:
-        assert isinstance(done, Commit)
-        assert (done.action, done.operation) == ("replacecommit", "DELETE_PARTITION")
-        assert set(done.partitions) == gone
+    outcome = run(table, options)
+    assert remaining_partitions(table) == stay
+    if deleted:
+        assert isinstance(outcome, Commit)
+        assert (outcome.action, outcome.operation) == ("replacecommit", "DELETE_PARTITION")
+        assert set(outcome.partitions) == deleted
         assert len(table.rows()) == 10 * len(stay)
     else:
-        assert isinstance(done, Skip)
+        assert isinstance(outcome, Skip)
         assert table.storage.files() == before  # type: ignore[attr-defined]
 
 
@@ -150,7 +150,7 @@ def test_policies_are_not_in_force_while_ttl_is_off() -> None:
     wait(table, 100)
     update_properties(table.storage, lambda old: {**old, "hoodie.ttl.enabled": "false"})
     assert run(table) == Skip("TTL is off: its policies are not in force")
-    assert left(table) == {"p"}
+    assert remaining_partitions(table) == {"p"}
 
 
 def test_a_partition_lives_until_its_last_write_is_old() -> None:
@@ -160,11 +160,11 @@ def test_a_partition_lives_until_its_last_write_is_old() -> None:
     put(table, "p", ts=2)
     wait(table, 6)
     assert isinstance(run(table), Commit)
-    assert left(table) == {"p"}
+    assert remaining_partitions(table) == {"p"}
     assert isinstance(run(table), Skip)
     wait(table, 6)
     assert isinstance(run(table), Commit)
-    assert left(table) == set()
+    assert remaining_partitions(table) == set()
 
 
 def test_rows_that_are_only_in_log_files_keep_a_partition() -> None:
@@ -212,7 +212,7 @@ def test_services_renew_nothing(service: str) -> None:
     assert isinstance(plan, TtlPlan)
     assert plan.operations[0].source is ReferenceSource.TIMELINE
     assert isinstance(run(table), Commit)
-    assert left(table) == set()
+    assert remaining_partitions(table) == set()
 
 
 def test_an_earlier_state_can_be_read_until_files_are_cleaned() -> None:
@@ -228,10 +228,10 @@ def test_an_earlier_state_can_be_read_until_files_are_cleaned() -> None:
         put(table, "q", ts=2 + number)
     assert isinstance(table.services(keep_one).run("clean"), Commit)
     assert table.storage.list_files("p") == []
-    assert left(table) == {"q"}
+    assert remaining_partitions(table) == {"q"}
 
 
-def test_what_is_gone_does_not_go_again() -> None:
+def test_a_deleted_partition_is_not_deleted_again() -> None:
     table = made()
     put(table, "p")
     wait(table, 11)
@@ -248,12 +248,12 @@ def test_nor_as_old_as_a_write_that_was_rolled_back() -> None:
     table.writer().rollback(first.instant)
     wait(table, 11)
     put(table, "p", ts=2)
-    done = run(table, BY_CREATION)
-    assert isinstance(done, Commit)
-    assert done.partitions == ("other",)
+    commit = run(table, BY_CREATION)
+    assert isinstance(commit, Commit)
+    assert commit.partitions == ("other",)
     wait(table, 11)
     assert isinstance(run(table, BY_CREATION), Commit)
-    assert left(table) == set()
+    assert remaining_partitions(table) == set()
 
 
 def test_rows_that_come_back_live_anew() -> None:
@@ -263,7 +263,7 @@ def test_rows_that_come_back_live_anew() -> None:
     assert isinstance(run(table), Commit)
     put(table, "p", ts=2)
     assert isinstance(run(table), Skip)
-    assert left(table) == {"p"}
+    assert remaining_partitions(table) == {"p"}
 
 
 def taken_out_by_ttl(table: WrittenTable) -> None:
@@ -303,13 +303,13 @@ def test_a_pending_plan_holds_its_partition_and_no_other(service: str) -> None:
     assert plan.partitions == ("free",)
     assert plan.missing_reasons == {"held": f"held by {service} {at.requested_at}"}
     assert isinstance(run(table), Commit)
-    assert left(table) == {"held"}
+    assert remaining_partitions(table) == {"held"}
     assert run(table) == Skip(
         f"all that is expired is in use: held is held by {service} {at.requested_at}"
     )
     table.services(MOVING[service]).execute(at.requested_at)
     assert isinstance(run(table), Commit)
-    assert left(table) == set()
+    assert remaining_partitions(table) == set()
 
 
 def test_a_partition_with_a_pending_write_is_left_alone() -> None:
@@ -347,10 +347,10 @@ def test_a_write_after_the_plan_keeps_the_partition() -> None:
     table = made()
     put(table, "p", "q")
     wait(table, 11)
-    done = interrupted(table, lambda: put(table, "p", ts=2))
-    assert isinstance(done, Commit)
-    assert done.partitions == ("q",)
-    assert left(table) == {"p"}
+    commit = interrupted(table, lambda: put(table, "p", ts=2))
+    assert isinstance(commit, Commit)
+    assert commit.partitions == ("q",)
+    assert remaining_partitions(table) == {"p"}
 
 
 @pytest.mark.parametrize("key", ["k", "another"], ids=["an old row", "a row of a new file group"])
@@ -367,10 +367,10 @@ def test_a_write_during_the_deletion_keeps_the_partition(key: str) -> None:
         others()
 
     inflight = InterruptedStorage(table.storage, r"replacecommit\.inflight$", act)
-    done = run(replace(table, storage=inflight), SEVERAL)
-    assert isinstance(done, Commit)
-    assert done.partitions == ("q",)
-    assert left(table) == {"p"}
+    commit = run(replace(table, storage=inflight), SEVERAL)
+    assert isinstance(commit, Commit)
+    assert commit.partitions == ("q",)
+    assert remaining_partitions(table) == {"p"}
     assert len(table.rows()) == (1 if key == "k" else 2)
 
 
@@ -379,9 +379,9 @@ def test_a_service_planned_after_the_plan_keeps_the_partition() -> None:
     put(table, "p")
     put(table, "p", ts=2)
     wait(table, 11)
-    done = interrupted(table, lambda: table.services(AT_ONCE).schedule("compaction"))
-    assert isinstance(done, Skip)
-    assert "held by compaction" in done.reason
+    skip = interrupted(table, lambda: table.services(AT_ONCE).schedule("compaction"))
+    assert isinstance(skip, Skip)
+    assert "held by compaction" in skip.reason
 
 
 def test_policies_that_change_after_the_plan_count() -> None:
@@ -389,11 +389,11 @@ def test_policies_that_change_after_the_plan_count() -> None:
     put(table, "p")
     wait(table, 11)
     longer = {"hoodie.ttl.policies": json.dumps([policy(value=99)])}
-    done = interrupted(
+    skip = interrupted(
         table, lambda: update_properties(table.storage, lambda old: {**old, **longer})
     )
-    assert isinstance(done, Skip)
-    assert left(table) == {"p"}
+    assert isinstance(skip, Skip)
+    assert remaining_partitions(table) == {"p"}
 
 
 def test_names_with_wildcards_are_taken_as_they_are() -> None:
@@ -402,7 +402,7 @@ def test_names_with_wildcards_are_taken_as_they_are() -> None:
     wait(table, 11)
     put(table, "abc", "a1")
     assert isinstance(run(table), Commit)
-    assert left(table) == {"abc", "a1"}
+    assert remaining_partitions(table) == {"abc", "a1"}
 
 
 STATES = pa.schema([*SCHEMA, pa.field("country", pa.string()), pa.field("state", pa.string())])
@@ -414,9 +414,9 @@ LEVELS: dict[str, tuple[list[dict[str, Any]], str, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("policies", "rule", "gone"), LEVELS.values(), ids=list(LEVELS))
+@pytest.mark.parametrize(("policies", "rule", "deleted"), LEVELS.values(), ids=list(LEVELS))
 def test_partitions_of_several_levels(
-    policies: list[dict[str, Any]], rule: str, gone: set[str]
+    policies: list[dict[str, Any]], rule: str, deleted: set[str]
 ) -> None:
     table = WrittenTable(options=NO_SERVICES, clock=ManualClock(), schema=STATES).create(
         partition_by=("country", "state"),
@@ -432,25 +432,25 @@ def test_partitions_of_several_levels(
     wait(table, 58)
     assert isinstance(run(table), Skip)
     wait(table, 2)
-    done = run(table)
-    assert (set(done.partitions) if isinstance(done, Commit) else set()) == gone
-    assert len(table.rows()) == 3 - len(gone)
+    outcome = run(table)
+    assert (set(outcome.partitions) if isinstance(outcome, Commit) else set()) == deleted
+    assert len(table.rows()) == 3 - len(deleted)
 
 
 def test_the_commit_records_by_what_and_by_which_policies() -> None:
     table = made(policy("p*", 10), policy("q", 5))
     put(table, "p1", "p2", "q", "r")
     wait(table, 11)
-    done = run(table)
-    assert isinstance(done, Commit)
+    result = run(table)
+    assert isinstance(result, Commit)
     snapshot = load_snapshot(table.storage)
-    (commit,) = snapshot.commits([snapshot.timeline.by_time[done.instant]])
+    (commit,) = snapshot.commits([snapshot.timeline.by_time[result.instant]])
     assert commit.extra["lakewright.service"] == "ttl"
-    specs = {each["spec"] for each in json.loads(commit.extra["lakewright.ttl.policies"])}
+    specs = {entry["spec"] for entry in json.loads(commit.extra["lakewright.ttl.policies"])}
     assert specs == {"p*", "q"}
 
 
-GONE: dict[str, tuple[dict[str, str], str]] = {
+DELETION_TIMES: dict[str, tuple[dict[str, str], str]] = {
     "commits are kept": ({}, "with the clean after 10 more commits"),
     "versions are kept": (
         {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS"},
@@ -463,14 +463,16 @@ GONE: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("options", "told"), GONE.values(), ids=list(GONE))
-def test_a_preview_shows_when_the_files_will_be_deleted(options: dict[str, str], told: str) -> None:
+@pytest.mark.parametrize(("options", "expected"), DELETION_TIMES.values(), ids=list(DELETION_TIMES))
+def test_a_preview_shows_when_the_files_will_be_deleted(
+    options: dict[str, str], expected: str
+) -> None:
     table = made()
     put(table, "p")
     clock = clock_of(table)
     clock.advance(11 * DAY_MS - (clock.now_ms() - ManualClock().now_ms()) + 1)
     plan = preview(table, options)
-    assert [each.files_deleted_at for each in plan.operations] == [told]
+    assert [operation.files_deleted_at for operation in plan.operations] == [expected]
 
 
 def test_a_savepoint_keeps_files_beyond_that() -> None:
@@ -479,7 +481,7 @@ def test_a_savepoint_keeps_files_beyond_that() -> None:
     table.writer().savepoint(first.instant, user="u", comment="c")
     wait(table, 11)
     plan = preview(table)
-    assert [each.files_deleted_at for each in plan.operations] == [
+    assert [operation.files_deleted_at for operation in plan.operations] == [
         "not while a savepoint holds them"
     ]
 
@@ -540,14 +542,14 @@ def test_a_crash_at_any_call_leaves_the_partition_whole_or_deleted() -> None:
             try:
                 run(with_storage(table, dying))
             except Crash:
-                found = table.rows()
-                assert found in (rows, [each for each in rows if each["day"] == "q"])
+                remaining = table.rows()
+                assert remaining in (rows, [record for record in rows if record["day"] == "q"])
             else:
                 assert survive > 2
                 break
             put(table, "q", ts=3)
             run(table)
-            assert left(table) == {"q"}
+            assert remaining_partitions(table) == {"q"}
 
 
 def test_a_run_that_finds_nothing_reads_little_and_writes_nothing() -> None:
@@ -574,10 +576,10 @@ def test_a_conflict_that_does_not_end_is_reported() -> None:
     wait(table, 11)
     service = service_by_name("ttl")
 
-    def lost(self: Any, job: Any, plan: Any) -> Any:
+    def raise_conflict(self: Any, job: Any, plan: Any) -> Any:
         raise ConflictError("somebody else won")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(service), "execute", lost)
+        patch.setattr(type(service), "execute", raise_conflict)
         with pytest.raises(ConflictError, match="somebody else won"):
             run(table)

@@ -1,4 +1,4 @@
-"""Archiving beside savepoints: whatever is done next, archived writes stay part of the table."""
+"""Archiving of a table with savepoints: archived writes stay part of the table."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_history_has_is_neither_saved_nor_rolled_back() -> None:
     table.writer().rollback(commits[-1].instant)
     with pytest.raises(InvalidError, match="in the archived timeline already"):
         table.writer().rollback(commits[-2].instant)
-    assert [each["id"] for each in table.rows()] == [f"k{n}" for n in range(7)]
+    assert [record["id"] for record in table.rows()] == [f"k{n}" for n in range(7)]
 
 
 def test_what_history_has_is_not_restored_away() -> None:
