@@ -70,7 +70,7 @@ def test_a_filter_and_a_pending_plan_are_named() -> None:
     assert [d.partition for d in debt(table).partitions] == [DAYS[1]]
 
 
-def test_a_table_without_log_files_cannot_owe() -> None:
+def test_a_copy_on_write_table_has_no_debt() -> None:
     table = WrittenTable().create("COPY_ON_WRITE")
     table.upsert([row("k0")])
     with pytest.raises(InvalidError, match="copy-on-write"):

@@ -54,7 +54,7 @@ def codecs(table: WrittenTable) -> set[str]:
     return compressions
 
 
-def test_it_is_complete_in_less_than_sixty_lines() -> None:
+def test_the_example_has_less_than_sixty_lines() -> None:
     assert len(EXAMPLE.read_text("utf-8").splitlines()) < 60
 
 
@@ -107,14 +107,14 @@ def test_what_a_waiting_plan_holds_is_left_alone(table: WrittenTable) -> None:
     assert str(table.services().preview("recompress")) == "all base files are in zstd"
 
 
-def test_a_clustering_after_it_looks_at_all_of_the_table(table: WrittenTable) -> None:
+def test_a_clustering_after_the_service_considers_every_partition(table: WrittenTable) -> None:
     assert table.services().run("recompress")
     plan = table.services().preview("clustering")
     assert isinstance(plan, ClusteringPlan)
     assert plan.partitions == DAYS
 
 
-def test_it_runs_in_rounds_with_the_others(table: WrittenTable) -> None:
+def test_the_service_runs_in_maintenance_rounds(table: WrittenTable) -> None:
     waiting = table.services().schedule("recompress")
     assert isinstance(waiting, Instant)
     first, second = run_round(table.services(), ["recompress"])
@@ -123,7 +123,7 @@ def test_it_runs_in_rounds_with_the_others(table: WrittenTable) -> None:
     assert isinstance(second.outcome, Skip)
 
 
-def test_the_command_line_loads_it(table: WrittenTable) -> None:
+def test_the_command_line_loads_the_service(table: WrittenTable) -> None:
     unregister("recompress")
     arguments = ["--load", str(EXAMPLE), "plan", table.storage.root, "recompress", "--json"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)

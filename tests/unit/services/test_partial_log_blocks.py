@@ -42,14 +42,14 @@ def notes(table: WrittenTable) -> list[tuple[int, str]]:
     return [(record["ts"], record["note"]) for record in table.rows()]
 
 
-def test_a_plan_leaves_them_out_and_says_why() -> None:
+def test_a_plan_skips_partial_log_blocks_and_records_the_reason() -> None:
     plan = with_parts().services(EAGER).preview("logcompaction")
     assert isinstance(plan, CompactionPlan)
     assert plan.partitions == DAYS[1:]
     assert plan.missing_reasons == {DAYS[0]: "log files hold partial updates"}
 
 
-def test_a_compaction_takes_them() -> None:
+def test_a_compaction_merges_partial_log_blocks() -> None:
     table = with_parts()
     before = notes(table)
     assert isinstance(table.services(EAGER).run("logcompaction"), Commit)
@@ -59,7 +59,7 @@ def test_a_compaction_takes_them() -> None:
     assert notes(table) == before == [(3, "note 2"), (3, "note 3")]
 
 
-def test_a_plan_of_others_ends_and_leaves_them_as_they_are(
+def test_the_execution_of_a_foreign_plan_skips_partial_log_blocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = with_parts()

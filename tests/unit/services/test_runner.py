@@ -62,7 +62,7 @@ def test_a_preview_is_a_plan_and_changes_nothing() -> None:
     assert files_of(table) == before
 
 
-def test_a_run_makes_the_fast_view_whole() -> None:
+def test_a_compaction_makes_the_read_optimized_view_complete() -> None:
     table = table_with_logs()
     before, old = table.rows(meta=True), table.rows(optimized=True)
     commit = table.services(AT_ONCE).run("compaction")

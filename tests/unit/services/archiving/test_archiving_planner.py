@@ -40,10 +40,10 @@ def one_after_the_other(*words: str) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """The ticks of the instants that go; `retained` and `cleaned` are ticks, too."""
+    """`archived` are ticks of instants; `retained` and `cleaned` are ticks, too."""
 
     picture: str
-    goes: str
+    archived: str
     settings: ArchivingSettings = ONE_TO_TWO
     retained: int | None = None
     cleaned: int | None = None
@@ -290,10 +290,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_what_goes(case: Case) -> None:
+def test_archived_instants(case: Case) -> None:
     result = plan(case)
     archived = [] if isinstance(result, Skip) else [i.requested_at for i in result.instants]
-    assert archived == [at(int(tick)) for tick in case.goes.split()]
+    assert archived == [at(int(tick)) for tick in case.archived.split()]
 
 
 def test_the_reason_is_reported() -> None:

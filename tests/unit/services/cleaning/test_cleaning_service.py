@@ -291,7 +291,7 @@ def test_a_deleted_partition_stays_if_a_write_began() -> None:
 
 
 def savepoint(built: BuiltTable, first: Instant) -> None:
-    # Ours refuses while a clean is about to take the files; others do not ask.
+    # Lakewright refuses a savepoint while a clean may delete the files; other writers do not check.
     storage = MemoryStorage.fresh(
         {
             path: built.storage.read(path)
@@ -497,7 +497,7 @@ def test_a_clean_that_dies_is_ended_by_the_next(
             break
 
 
-def test_what_died_long_ago_is_swept_up() -> None:
+def test_a_clean_deletes_old_heartbeats() -> None:
     built = written(3)
     dead = "20251231235959999"
     built.storage.create(f".hoodie/.heartbeat/{dead}", b"")
@@ -510,7 +510,7 @@ def test_what_died_long_ago_is_swept_up() -> None:
 
 
 class Begun(CountingStorage):
-    """Where a writer begins, and its tasks hand on rows, while a clean deletes its files."""
+    """A storage on which a writer begins and its tasks store rows while a clean deletes files."""
 
     instant = "20260101000100000"
     rows = f".hoodie/.lakewright/rows/{instant}/0.arrow"

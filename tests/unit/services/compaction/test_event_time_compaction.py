@@ -334,7 +334,7 @@ def test_the_instant_of_a_plan_that_was_rolled_back_is_not_used_again(executed: 
     assert isinstance(table.compact(4), Commit)
 
 
-def test_two_in_a_row() -> None:
+def test_two_compactions_by_event_time_in_a_row() -> None:
     table = Trips().made()
     table.upsert([event_row("a", 0), event_row("b", 0)])
     for hour in (1, 3, 5, 7):
@@ -443,7 +443,7 @@ def test_a_row_that_came_back_after_a_delete() -> None:
     assert table.compact(8)
 
 
-def test_rolling_it_back_takes_its_log_file_too() -> None:
+def test_a_rollback_deletes_the_log_file_of_the_compaction_too() -> None:
     table = Trips().made()
     table.upsert([event_row("a", 1), event_row("b", 1)])
     table.upsert([event_row("a", 2), event_row("b", 6)])
@@ -460,7 +460,9 @@ def test_rolling_it_back_takes_its_log_file_too() -> None:
 
 @pytest.mark.parametrize("options", [{}, EXACT_SPLIT], ids=["whole", "split"])
 @pytest.mark.parametrize("which", range(3))
-def test_a_table_is_restored_to_below_it(which: int, options: Mapping[str, str]) -> None:
+def test_a_table_is_restored_to_before_the_compaction(
+    which: int, options: Mapping[str, str]
+) -> None:
     table = Trips().made()
     writes = [
         table.upsert([event_row("a", 1), event_row("b", 1)]),
@@ -479,7 +481,7 @@ def test_a_table_is_restored_to_below_it(which: int, options: Mapping[str, str])
     assert table.files_of(commit.instant) == []
 
 
-def test_the_next_plan_takes_what_it_leaves() -> None:
+def test_the_next_plan_takes_what_a_compaction_leaves() -> None:
     table = Trips().made()
     three_days(table)
     table.upsert([event_row("a", 1), event_row("b", 5, day="2026-01-02")])
@@ -554,7 +556,7 @@ def test_what_a_pending_plan_holds_is_named() -> None:
     assert f"held by compaction {pending.requested_at}" in skip.reason
 
 
-def test_after_a_write_it_waits_for_its_trigger() -> None:
+def test_an_inline_compaction_waits_for_its_trigger() -> None:
     inline = {**OPTIMISTIC, **compact_before(4), "hoodie.compact.inline": "true"}
     table = Trips(options=inline).made()
     commits = [table.upsert([event_row("a", hour / 10)]) for hour in range(1, 8)]
@@ -667,7 +669,7 @@ class Noon(EventTimeBasedCompactionStrategy):
         return "20251231120000000"
 
 
-def test_a_threshold_of_ones_own() -> None:
+def test_a_strategy_of_a_user_sets_the_threshold() -> None:
     register_strategy("noon", lambda context: Noon(context.zone))
     table = Trips().made()
     table.upsert([event_row("a", 1)])

@@ -130,7 +130,7 @@ def test_no_line_is_read_where_the_timeline_is_reason_enough_to_live(aging: Agin
     assert not decision.expired
 
 
-def test_an_older_line_is_not(aging: AgingTable) -> None:
+def test_an_older_line_is_ignored(aging: AgingTable) -> None:
     aging.day(5)
     commit = aging.put("p")
     aging.line("p", "20260101000000000")

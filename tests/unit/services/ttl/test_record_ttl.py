@@ -59,7 +59,7 @@ KINDS = ("COPY_ON_WRITE", "MERGE_ON_READ")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_go_by_their_event_time(kind: str) -> None:
+def test_rows_expire_by_their_event_time(kind: str) -> None:
     made = table(kind, event_time=True)
     made.upsert([event("a", 1), event("b", 5), event("c", 9)])
     made.upsert([event("a", 8), event("d", 2, "q")])
@@ -72,7 +72,7 @@ def test_rows_go_by_their_event_time(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_or_by_the_write_that_brought_them(kind: str) -> None:
+def test_rows_without_event_time_expire_by_their_commit_time(kind: str) -> None:
     made = table(kind)
     made.upsert([row("a"), row("b")])
     made.clock.sleep(5 * DAY)

@@ -60,7 +60,7 @@ def test_a_service_renews_nothing() -> None:
     assert lines(made)[OLD] == last.completed_at
 
 
-def test_after_some_commits_the_expired_go() -> None:
+def test_after_some_commits_expired_partitions_are_deleted() -> None:
     made = table(**{TRIGGER_VALUE: "3"})
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)
@@ -83,7 +83,7 @@ def test_nothing_expired_is_not_looked_at_again_before_its_time() -> None:
     assert checked == [False, False, True] * 3
 
 
-def test_after_some_days_the_expired_go() -> None:
+def test_after_some_days_expired_partitions_are_deleted() -> None:
     made = table(**{TRIGGER: "TIME_ELAPSED", TRIGGER_VALUE: "5"})
     made.upsert([row("a", day=OLD)])
     deleted = []
@@ -98,19 +98,19 @@ SEVERAL = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
 CLEAN: Mapping[str, str] = {"hoodie.clean.automatic": "true", "hoodie.clean.commits.retained": "1"}
 
 
-def test_where_it_is_not_inline_it_goes_before_a_write() -> None:
+def test_ttl_that_is_not_inline_runs_before_a_write() -> None:
     made = table(**{RUN_INLINE: "false"})
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)
     commit = made.upsert([row("b", day=OLD), row("c", day=NEW)])
     assert deleted_partitions(commit) == [(OLD,)]
-    (taken,) = commit.services
-    assert isinstance(taken, Commit)
-    assert taken.completed_at < commit.instant
+    (deletion,) = commit.services
+    assert isinstance(deletion, Commit)
+    assert deletion.completed_at < commit.instant
     assert [record["id"] for record in made.rows()] == ["b", "c"]
 
 
-def test_and_writes_look_again_only_when_something_can_be_expired() -> None:
+def test_ttl_before_writes_runs_only_when_a_partition_can_be_expired() -> None:
     made = table(**{RUN_INLINE: "false"})
     made.upsert([row("a", day=OLD)])
     looked = []
@@ -143,7 +143,9 @@ def test_a_write_goes_on_where_ttl_before_it_fails() -> None:
     at_work.abort_best_effort()
 
 
-def test_nor_where_a_partition_cannot_be_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_goes_on_where_a_partition_cannot_be_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*arguments: object) -> bool:
         raise InvalidError("this may not be written")
 
@@ -166,7 +168,7 @@ def clock_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("clock_ahead")
 @pytest.mark.parametrize("inline", ["true", "false"])
-def test_no_write_fails_for_it(inline: str) -> None:
+def test_a_write_goes_on_where_ttl_fails(inline: str) -> None:
     made = table(**{RUN_INLINE: inline, TRIGGER_VALUE: "1"})
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)
@@ -179,7 +181,7 @@ def test_no_write_fails_for_it(inline: str) -> None:
 
 
 @pytest.mark.usefixtures("clock_ahead")
-def test_a_write_fails_for_it_if_configured() -> None:
+def test_a_write_fails_where_ttl_fails_if_configured() -> None:
     made = table(**{TRIGGER_VALUE: "1"})
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)
@@ -188,7 +190,7 @@ def test_a_write_fails_for_it_if_configured() -> None:
         made.upsert([row("b", day=NEW)], strict)
 
 
-def test_where_it_is_not_inline_it_follows_a_clean() -> None:
+def test_ttl_that_is_not_inline_follows_a_clean() -> None:
     made = table(**{RUN_INLINE: "false"})
     made.upsert([row("a", day=OLD)])
     for n in range(1, 4):
@@ -201,7 +203,7 @@ def test_where_it_is_not_inline_it_follows_a_clean() -> None:
 
 
 @pytest.mark.parametrize("days", ["7", "-1"], ids=["on", "off"])
-def test_the_keys_of_hudi_run_it_after_each_write(days: str) -> None:
+def test_the_keys_of_hudi_run_ttl_after_each_write(days: str) -> None:
     made = WrittenTable(options=NO_SERVICES).create()
     hudi = {
         "hoodie.partition.ttl.inline": "true",

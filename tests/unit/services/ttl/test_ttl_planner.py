@@ -316,7 +316,7 @@ def test_a_partition_that_was_deleted_is_born_again() -> None:
     assert writes_of(listed[:2]).born["a"].at[-1] == "2"
 
 
-def test_so_is_one_that_an_overwrite_of_the_table_has_emptied() -> None:
+def test_a_partition_that_an_overwrite_of_the_table_has_emptied_is_born_again() -> None:
     listed = [
         recorded(1, "INSERT", "a", "b"),
         recorded(2, "INSERT_OVERWRITE_TABLE", "b", replaced_partition="a"),

@@ -241,7 +241,7 @@ def test_a_deleted_partition_is_not_deleted_again() -> None:
     assert len(load_snapshot(table.storage).timeline) == count
 
 
-def test_nor_as_old_as_a_write_that_was_rolled_back() -> None:
+def test_a_partition_is_not_as_old_as_a_write_that_was_rolled_back() -> None:
     table = plain()
     put(table, "other")
     first = put(table, "p")
@@ -256,7 +256,7 @@ def test_nor_as_old_as_a_write_that_was_rolled_back() -> None:
     assert remaining_partitions(table) == set()
 
 
-def test_rows_that_come_back_live_anew() -> None:
+def test_a_partition_that_is_written_again_after_ttl_stays() -> None:
     table = made()
     put(table, "p")
     wait(table, 11)
@@ -266,7 +266,7 @@ def test_rows_that_come_back_live_anew() -> None:
     assert remaining_partitions(table) == {"p"}
 
 
-def taken_out_by_ttl(table: WrittenTable) -> None:
+def deleted_by_ttl(table: WrittenTable) -> None:
     assert isinstance(run(table, BY_CREATION), Commit)
 
 
@@ -274,7 +274,7 @@ def overwritten_with_the_table(table: WrittenTable) -> None:
     table.write("INSERT_OVERWRITE_TABLE", [row("other", day="other")])
 
 
-@pytest.mark.parametrize("emptied", [taken_out_by_ttl, overwritten_with_the_table])
+@pytest.mark.parametrize("emptied", [deleted_by_ttl, overwritten_with_the_table])
 def test_a_partition_that_is_made_anew_is_not_as_old_as_its_file(
     emptied: Callable[[WrittenTable], None],
 ) -> None:
