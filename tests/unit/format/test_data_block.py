@@ -250,9 +250,9 @@ def test_headers_say_what_the_block_is(write: Any) -> None:
     assert block.schema_json == JSON
     assert block.is_partial
     assert block.compacted_instants == ("5", "6")
-    found = record_positions(block, 2)
-    assert found is not None
-    assert (found.base_instant, found.positions.tolist()) == ("20250101000000000", [3, 8])
+    parsed = record_positions(block, 2)
+    assert parsed is not None
+    assert (parsed.base_instant, parsed.positions.tolist()) == ("20250101000000000", [3, 8])
     (plain,) = parse_blocks(write(ROWS, "7", JSON), file_name="")
     assert set(plain.headers) == {Header.INSTANT_TIME, Header.SCHEMA}
 
@@ -296,8 +296,8 @@ ARRAY = avro_record({"type": "array", "items": ["null", "int"]})
 NESTED = avro_record({"type": "array", "items": {"type": "array", "items": "boolean"}})
 VARINT_20 = b"\x80" * 9 + b"\x02"
 DAMAGED: dict[str, tuple[str, bytes]] = {
-    "no rows where some are told": (TEXT, content(count=1)),
-    "more rows than told": (TEXT, content(b"\x00", b"\x00", count=1)),
+    "no rows where some are declared": (TEXT, content(count=1)),
+    "more rows than declared": (TEXT, content(b"\x00", b"\x00", count=1)),
     "a negative number of rows": (TEXT, content(count=-1)),
     "an absurd number of rows": (TEXT, content(count=1 << 30)),
     "a row of negative length": (TEXT, struct.pack(">iii", 3, 1, -4)),

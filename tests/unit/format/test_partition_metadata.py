@@ -45,7 +45,7 @@ def test_reading(data: bytes, expected: PartitionMetadata) -> None:
     assert parse_partition_metadata(format_partition_metadata(expected)) == expected
 
 
-def test_writing_gives_the_bytes_of_real_hudi() -> None:
+def test_the_bytes_are_those_of_real_hudi() -> None:
     comments = ("partition metadata", "Sun Nov 15 21:21:07 UTC 2026")
     assert format_partition_metadata(VALUE, comments) == REAL
 

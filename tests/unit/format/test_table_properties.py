@@ -106,13 +106,13 @@ def test_comments_come_first_and_cannot_break_out() -> None:
 
 
 def golden_properties() -> dict[str, bytes]:
-    found = {}
+    properties = {}
     for archive in sorted(GOLDEN.glob("*.zip")):
         with zipfile.ZipFile(archive) as files:
             for name in files.namelist():
                 if name.endswith("/hoodie.properties"):
-                    found[name] = files.read(name)
-    return found
+                    properties[name] = files.read(name)
+    return properties
 
 
 REAL_FILES = golden_properties()

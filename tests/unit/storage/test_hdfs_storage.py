@@ -1,4 +1,4 @@
-"""What can be said of tables on HDFS without one: addresses, settings, and what errors mean."""
+"""Tables on HDFS, tested without one: addresses, settings, and what errors mean."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_settings_of_hdfs_do_not_disturb_other_storages(address: str) -> None:
 
 
 class FakeNative:
-    """The package, of which only the making of clients is asked."""
+    """The package, of which the tests only make clients."""
 
     def __init__(self, nameservices: tuple[str, ...] = ()) -> None:
         self.made: list[tuple[str, dict[str, str]]] = []
@@ -318,8 +318,8 @@ def test_a_taken_name_is_a_conflict_and_takes_no_harm(
 def test_a_clean_up_that_fails_hides_no_error(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = OSError("connection reset")
-    use(monkeypatch, Namespace(write=gone, close=gone, delete=gone))
+    error = OSError("connection reset")
+    use(monkeypatch, Namespace(write=error, close=error, delete=error))
     with pytest.raises(UnavailableError) as caught:
         write(storage, "create")
-    assert caught.value.__cause__ is gone
+    assert caught.value.__cause__ is error

@@ -56,13 +56,13 @@ AGES = {
 }
 
 
-@pytest.mark.parametrize(("age_ms", "living"), AGES.values(), ids=list(AGES))
+@pytest.mark.parametrize(("age_ms", "live"), AGES.values(), ids=list(AGES))
 def test_writers_are_alive_by_the_age_of_the_heartbeat(
-    age_ms: int, living: bool, memory: MemoryStorage, clock: ManualClock
+    age_ms: int, live: bool, memory: MemoryStorage, clock: ManualClock
 ) -> None:
     memory.replace(FILE, b"")
     assert live_heartbeats(memory, [T1], SETTINGS, clock.now_ms() + age_ms) == (
-        {T1} if living else set()
+        {T1} if live else set()
     )
 
 
@@ -160,7 +160,7 @@ def test_a_beat_that_storage_does_not_answer_may_be_made_up_for(
     heartbeat.verify()
 
 
-def test_a_beat_counts_from_when_it_was_asked_for(
+def test_a_beat_counts_from_the_time_of_its_request(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
     heart = Heartbeat(SlowStorage(memory, clock, "replace", 100_000), T1, SETTINGS, clock)

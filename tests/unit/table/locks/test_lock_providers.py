@@ -274,11 +274,11 @@ def test_a_file_that_was_taken_away_is_noticed_and_left_alone(
     lock = FileLock(memory, settings, clock)
     lock.acquire()
     take(memory)
-    left = memory.files()
+    remaining = memory.files()
     with pytest.raises(ConflictError, match="taken away"):
         lock.verify()
     lock.release()
-    assert memory.files() == left
+    assert memory.files() == remaining
 
 
 def test_a_lock_that_cannot_be_released_is_a_warning(
@@ -328,7 +328,7 @@ class InterruptedAtCall(UnreliableStorage):
         return super()._call(method, *arguments)
 
 
-LEFT_BY_THE_DEAD: dict[str, dict[str, bytes]] = {
+FILES_OF_A_DEAD_PROCESS: dict[str, dict[str, bytes]] = {
     "it was free": {},
     "real Hudi had it": {LOCK: JAVA, PATH: b'{"expired":false,"validUntil":1,"owner":"dead"}'},
     "it was given back": {PATH: b'{"expired":true,"validUntil":1,"owner":"other"}'},
@@ -336,22 +336,24 @@ LEFT_BY_THE_DEAD: dict[str, dict[str, bytes]] = {
 
 
 @pytest.mark.parametrize("provider", ["file", "storage"])
-@pytest.mark.parametrize("left", LEFT_BY_THE_DEAD.values(), ids=list(LEFT_BY_THE_DEAD))
+@pytest.mark.parametrize(
+    "files", FILES_OF_A_DEAD_PROCESS.values(), ids=list(FILES_OF_A_DEAD_PROCESS)
+)
 def test_of_two_that_take_a_lock_at_once_one_succeeds(
-    left: dict[str, bytes], provider: str, clock: ManualClock
+    files: dict[str, bytes], provider: str, clock: ManualClock
 ) -> None:
     settings = replace(EXPIRING, provider=provider, wait_ms=0)
     for calls in range(8):
-        memory = MemoryStorage.fresh(left, now_ms=clock.now_ms)
+        memory = MemoryStorage.fresh(files, now_ms=clock.now_ms)
         clock.advance(10 * MINUTE + 1)
-        rival = lock_for(memory, settings, clock, several_writers=True)
+        other = lock_for(memory, settings, clock, several_writers=True)
         won: list[bool] = []
-        interrupted = InterruptedAtCall(memory, calls, partial(_take, rival, won))
+        interrupted = InterruptedAtCall(memory, calls, partial(_take, other, won))
         lock = lock_for(interrupted, settings, clock, several_writers=True)
         _try(lock, "acquire")
-        assert [_passes(lock), _passes(rival)] == ([False, True] if any(won) else [True, False])
+        assert [_passes(lock), _passes(other)] == ([False, True] if any(won) else [True, False])
         lock.release()
-        rival.release()
+        other.release()
         with acquired(heir := lock_for(memory, settings, clock, several_writers=True)):
             heir.verify()
 
@@ -363,17 +365,17 @@ def test_a_late_release_never_releases_the_lock_of_another(
     settings = replace(EXPIRING, provider=provider, wait_ms=0)
     for calls in range(8):
         memory = MemoryStorage.fresh(now_ms=clock.now_ms)
-        rival = lock_for(memory, settings, clock, several_writers=True)
-        interrupted = InterruptedAtCall(memory, 99, partial(_try, rival, "acquire"))
+        other = lock_for(memory, settings, clock, several_writers=True)
+        interrupted = InterruptedAtCall(memory, 99, partial(_try, other, "acquire"))
         late = lock_for(interrupted, settings, clock, several_writers=True)
         late.acquire()
         clock.advance(10 * MINUTE + 1)
         interrupted.interrupt_after(calls)
         late.release()
-        if not _passes(rival):
-            rival.acquire()
-        rival.verify()
-        rival.release()
+        if not _passes(other):
+            other.acquire()
+        other.verify()
+        other.release()
 
 
 STEPS = st.sampled_from(["acquire", "renew", "release", "verify"])

@@ -78,7 +78,7 @@ DAMAGED = {
     "a time that is no number": b'{"expired":true,"validUntil":"1","owner":"x"}',
     "a flag that is no flag": b'{"expired":1,"validUntil":1,"owner":"x"}',
     "a flag that is a time": b'{"expired":true,"validUntil":true,"owner":"x"}',
-    "nobody's": b'{"expired":true,"validUntil":1,"owner":null}',
+    "no owner": b'{"expired":true,"validUntil":1,"owner":null}',
 }
 
 
