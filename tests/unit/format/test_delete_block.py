@@ -249,7 +249,7 @@ def test_a_column_is_written_in_the_nearest_wrapper(column: pa.Array, value: Any
     assert [r["orderingVal"] for r in reread(records([column]))] == [value]
 
 
-def test_headers_are_those_given() -> None:
+def test_headers_are_those_of_the_arguments() -> None:
     (block,) = parse_blocks(format_delete_block(records([], [True]), "7", "{}"), file_name="")
     assert block.headers == {Header.INSTANT_TIME: "7", Header.SCHEMA: "{}"}
     assert reread(records([], [True])) == [delete("k0", {"value": 0})]

@@ -419,7 +419,7 @@ SCHEMAS = st.dictionaries(st.sampled_from("abcd"), st.tuples(TYPES, st.booleans(
 
 
 @given(SCHEMAS, SCHEMAS)
-def test_rows_that_were_taken_once_fit_ever_after(first: pa.Schema, second: pa.Schema) -> None:
+def test_rows_that_were_accepted_once_always_fit(first: pa.Schema, second: pa.Schema) -> None:
     table = evolved(None, first, name="t", allow_missing=True).avro
     try:
         after = evolved(table, second, name="t", allow_missing=True)

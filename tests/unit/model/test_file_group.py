@@ -179,7 +179,7 @@ def test_completion_times_of_archived_logs_come_from_history() -> None:
     assert show_groups(build_groups("p", names, after)) == "f1@5+2+20"
 
 
-def test_a_replaced_group_is_gone() -> None:
+def test_a_replaced_file_group_is_not_visible() -> None:
     timeline = draw("""
         commit        |-|
         replacecommit    |-|

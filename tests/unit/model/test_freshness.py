@@ -194,7 +194,7 @@ def test_it_does_not_matter_where_folding_begins(
     assert one.followed_by(two).followed_by(three) == one.followed_by(two.followed_by(three))
 
 
-def test_future_event_times_are_kept_by_partition_until_they_have_passed() -> None:
+def test_future_event_times_are_stored_by_partition_until_they_have_passed() -> None:
     parts = {"p": Watermarks(rt_freshness=50), "q": Watermarks(rt_freshness=5), "r": NO_WATERMARKS}
     stored_times = (("p", 60), ("s", 20))
     assert future_times(parts, stored_times, 10) == (("p", 60), ("s", 20))

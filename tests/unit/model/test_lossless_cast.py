@@ -100,7 +100,7 @@ def rows(kind: pa.DataType, values: list[Any]) -> pa.Table:
 
 
 @pytest.mark.parametrize(("written", "stored", "values"), LOSSLESS.values(), ids=list(LOSSLESS))
-def test_values_that_stay_the_same_are_taken(
+def test_values_that_stay_the_same_are_accepted(
     written: pa.DataType, stored: pa.DataType, values: list[Any]
 ) -> None:
     schema = pa.schema([("x", stored)])

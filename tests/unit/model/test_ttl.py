@@ -220,7 +220,7 @@ def test_a_spec_that_fits_in_many_ways_but_for_its_end_is_answered(
     spec=st.lists(st.text("ab?*", min_size=1, max_size=5) | st.just("**"), min_size=1, max_size=5),
     path=st.lists(st.text("ab", max_size=5), min_size=1, max_size=5),
 )
-def test_specs_match_as_their_wildcards_say(spec: list[str], path: list[str]) -> None:
+def test_specs_match_by_their_wildcards(spec: list[str], path: list[str]) -> None:
     levels = [re.sub(r"\*+", "*", level) if level != "**" else level for level in spec]
     policy = TtlPolicy(spec="/".join(levels), units=TtlUnit.DAYS, value=1)
     expected = levels == ["*"] or levels_match(levels, path)

@@ -70,7 +70,7 @@ TABLES: dict[str, Callable[[], WrittenTable]] = {
 
 
 @pytest.mark.parametrize("make", TABLES.values(), ids=list(TABLES))
-def test_kept_and_changed_rows_are_the_merged_rows(make: Callable[[], WrittenTable]) -> None:
+def test_remaining_and_updated_rows_are_the_merged_rows(make: Callable[[], WrittenTable]) -> None:
     table = make()
     plan = plan_snapshot(load_snapshot(table.storage))
     masked = decode_plan(encode_plan(plan.masked))

@@ -128,7 +128,7 @@ def test_a_host_that_is_no_nameservice_is_a_namenode_at_the_usual_port(
     assert [url for url, _ in native.made] == ["hdfs://lake:8020"]
 
 
-def test_observers_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_observers_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hdfs_native", native := FakeNative(("lake",)))
     storage_for("hdfs://lake/t", {f"{PROVIDER}.lake": OBSERVER, "dfs.x": "1"})
     assert native.made == [("hdfs://lake", {f"{PROVIDER}.lake": ACTIVE, "dfs.x": "1"})]
@@ -304,7 +304,7 @@ def test_a_lost_answer_is_reported_as_such_and_may_be_of_the_own_file(
     assert space.names == {"/t/p/f": b"1"}
 
 
-def test_a_taken_name_is_a_conflict_and_takes_no_harm(
+def test_a_taken_name_is_a_conflict_and_stays_unchanged(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, space := Namespace())

@@ -154,7 +154,7 @@ class DeadAt(Disk):
 
 
 @pytest.mark.parametrize("step", ["rename", "unlink"])
-def test_the_sidecar_goes_before_its_file(tmp_path: Path, step: str) -> None:
+def test_the_sidecar_is_deleted_before_its_file(tmp_path: Path, step: str) -> None:
     storage = LocalStorage(str(tmp_path), disk=DeadAt(step))
     put_with_sidecar(storage, "f", b"old", sidecar_of(b"old"))
     with pytest.raises(Crash):
@@ -216,7 +216,7 @@ class AnsweredTwice(Disk):
         super().link(folder, source, target)
 
 
-def test_a_link_whose_answer_was_lost_is_known_as_ones_own(tmp_path: Path) -> None:
+def test_a_link_whose_answer_was_lost_is_recognized_as_the_own_one(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path), disk=AnsweredTwice())
     storage.create("f", b"mine")
     assert storage.read("f") == b"mine"
@@ -618,7 +618,7 @@ def test_names_that_are_no_paths_are_passed_over(storage: LocalStorage) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 100])
-def test_many_files_go_with_their_checksum_files(tmp_path: Path, count: int) -> None:
+def test_many_files_are_deleted_with_their_checksum_files(tmp_path: Path, count: int) -> None:
     storage = LocalStorage.at(str(tmp_path), {})
     for number in range(count):
         folder = tmp_path / f"p{number}"

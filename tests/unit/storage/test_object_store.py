@@ -205,7 +205,7 @@ def test_a_replacer_knows_its_own_file(storage: ObjectStorage, bucket: Bucket, f
     assert bucket.data == b"2"
 
 
-def test_a_server_that_is_gone_is_unavailable() -> None:
+def test_a_stopped_server_is_unavailable() -> None:
     options = {"endpoint": "http://127.0.0.1:9", "max_retries": "0", "access_key_id": "k"}
     storage = ObjectStorage.at("s3://bucket/t", {**options, "secret_access_key": "s"})
     for call in (storage.read, storage.list_files, storage.delete, storage.status):

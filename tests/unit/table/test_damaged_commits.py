@@ -190,7 +190,7 @@ def test_the_table_lives_on(case: Case) -> None:
     assert load_snapshot(table.storage).archived
 
 
-def test_several_damaged_writes_go_one_after_the_other() -> None:
+def test_several_damaged_writes_are_rolled_back_one_after_the_other() -> None:
     for kind in ("COPY_ON_WRITE", "MERGE_ON_READ"):
         table = made(kind)
         states = [table.rows()]
@@ -284,7 +284,7 @@ def test_an_overwrite_whose_replaced_files_were_cleaned_is_refused() -> None:
     assert files(table) == before
 
 
-def test_a_compaction_goes_from_under_log_files_that_came_after_it() -> None:
+def test_a_compaction_is_rolled_back_under_later_log_files() -> None:
     table = made("MERGE_ON_READ")
     compaction(table)
     target = newest(table)

@@ -79,7 +79,7 @@ class Acting(ManualClock):
             self._act()
 
 
-def test_waiting_ends_when_a_compaction_has_done_its_work() -> None:
+def test_waiting_ends_when_a_compaction_has_completed() -> None:
     table = tracked_table()
     table.upsert([tracked_row("a", 10)])
     table.upsert([tracked_row("a", 50)])
@@ -136,7 +136,7 @@ MOMENTS: dict[str, int | str | datetime] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS.values(), ids=list(MOMENTS))
-def test_a_moment_may_be_given_as(moment: int | str | datetime) -> None:
+def test_a_moment_may_be(moment: int | str | datetime) -> None:
     snapshot = load_snapshot(tracked_table().storage)
     assert parse_event_time(moment, snapshot) == round(MOMENT.timestamp() * 1000)
 
@@ -416,7 +416,7 @@ def test_the_command_shows_both_views(tmp_path: Path) -> None:
     assert "holding" not in text.stdout
 
 
-def test_the_command_waits_and_says_what_it_waited_for_in_vain(tmp_path: Path) -> None:
+def test_the_command_waits_and_reports_what_it_waited_for_in_vain(tmp_path: Path) -> None:
     on_disk(tmp_path)
     waited = run("freshness", str(tmp_path), "--wait", str(TIME_ZERO + 49), "--json")
     assert waited.exit_code == 0, waited.output
@@ -429,7 +429,7 @@ def test_the_command_waits_and_says_what_it_waited_for_in_vain(tmp_path: Path) -
     assert on_snapshot.exit_code == 0
 
 
-def test_the_future_begins_where_an_option_says() -> None:
+def test_an_option_sets_where_the_future_begins() -> None:
     table = tracked_table()
     soon = table.clock.now_ms() + 100_000
     table.upsert(

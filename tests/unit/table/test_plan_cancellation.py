@@ -24,7 +24,7 @@ IMMUTABLE: Mapping[str, str] = {}
 class TestCancel:
     """Every kind of plan, however far it has come."""
 
-    def test_a_plan_that_waits_goes_at_once(self, service: str) -> None:
+    def test_a_waiting_plan_is_rolled_back_at_once(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
         rollback = fixture.runner().cancel(at, user="ann", reason="not tonight")
@@ -35,7 +35,7 @@ class TestCancel:
         assert str(metadata) == f"{service} {at}, by request of ann: not tonight"
         assert fixture.table.rows() == fixture.rows_before
 
-    def test_one_whose_execution_has_died_goes_with_its_files(self, service: str) -> None:
+    def test_one_whose_execution_has_died_is_rolled_back_with_its_files(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
         fixture.crash_executing(at)

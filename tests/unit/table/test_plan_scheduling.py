@@ -38,7 +38,7 @@ def test_a_clean_without_a_lock_leaves_plans_alone_that_no_process_has_begun() -
     assert (state.cancellable, state.rolled_back_at) == (True, None)
 
 
-def test_an_execution_that_died_goes_when_its_heartbeat_expires() -> None:
+def test_an_execution_that_died_is_rolled_back_when_its_heartbeat_expires() -> None:
     fixture = PlanFixture("clustering")
     at = fixture.schedule()
     fixture.crash_executing(at)

@@ -174,7 +174,7 @@ def _later(case: Case) -> set[str]:
 
 
 @each_case
-def test_the_saved_state_and_nothing_else_is_left(make: Callable[[], Case]) -> None:
+def test_the_saved_state_and_nothing_else_remains(make: Callable[[], Case]) -> None:
     case = make()
     storage, later = case.built.storage, _later(case)
     assert read_versions(storage) == case.states[0]

@@ -213,7 +213,7 @@ def metadata_of(storage: Storage, completed: Instant) -> RollbackMetadata:
 
 
 @each_case
-def test_nothing_of_the_instant_is_left_but_the_rollback(make: Callable[[], Case]) -> None:
+def test_nothing_of_the_instant_remains_but_the_rollback(make: Callable[[], Case]) -> None:
     case = make()
     storage, target = case.built.storage, case.target.requested_at
     assert read_versions(storage) == case.before
@@ -581,7 +581,7 @@ def test_a_plan_that_was_never_written_is_passed_over() -> None:
     assert read_versions(case.built.storage) == case.after
 
 
-def test_a_rollback_whose_target_is_gone_completes() -> None:
+def test_a_rollback_without_its_target_completes() -> None:
     case = dead_write()
     ref = InstantRef("20260101000000000", "commit")
     requested = begun(case, RollbackPlan(instant=ref))
@@ -594,7 +594,7 @@ def test_a_rollback_whose_target_is_gone_completes() -> None:
     assert [i.requested_at for i in ended] == [requested.requested_at]
 
 
-def test_what_a_writer_marked_after_it_was_rolled_back_goes_when_the_rollback_ends() -> None:
+def test_files_that_a_writer_marked_after_its_rollback_are_deleted_when_the_rollback_ends() -> None:
     case = dead_write()
     late = "20260101000000000"
     stray = case.built.base(G, versions(z=1), late, marked=True)

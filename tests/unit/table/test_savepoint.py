@@ -119,7 +119,7 @@ def _two_commits() -> tuple[BuiltTable, Instant]:
     return built, first
 
 
-def test_killed_anywhere_and_done_again_it_is_one_savepoint() -> None:
+def test_killed_anywhere_and_repeated_it_is_one_savepoint() -> None:
     built, first = _two_commits()
     act = partial(save, first.requested_at)
     assert act_with_lock(built.storage, act) == act_with_lock(built.storage, act)

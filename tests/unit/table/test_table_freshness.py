@@ -352,7 +352,7 @@ def test_a_table_of_real_hudi_is_measured(golden: GoldenTables) -> None:
     assert days == [1767311999999, 1767312059999, 1767312119999]
 
 
-def test_of_a_table_of_real_hudi_without_event_times_nothing_is_known(golden: GoldenTables) -> None:
+def test_a_table_of_real_hudi_without_event_times_has_no_freshness(golden: GoldenTables) -> None:
     freshness = table_freshness(LocalStorage(str(golden["mor_compacted"])))
     assert (freshness.snapshot, freshness.read_optimized) == (ViewFreshness(), ViewFreshness())
     assert len(freshness.partitions) == 3

@@ -45,7 +45,7 @@ from support.transactions import (
 )
 
 
-def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
+def test_a_write_of_a_lone_writer_makes_no_needless_requests() -> None:
     fixture = TransactionFixture()
     storage = CountingStorage(fixture.storage)
     transaction = begin_action(fixture.writer(storage=storage), "deltacommit")
@@ -150,7 +150,7 @@ def test_a_time_that_is_taken_is_passed_over() -> None:
     transaction.abort()
 
 
-def test_files_of_failed_attempts_are_gone_before_the_write_is_seen() -> None:
+def test_files_of_failed_attempts_are_deleted_before_the_write_is_visible() -> None:
     fixture = TransactionFixture()
     transaction = begin_action(fixture.writer(), "deltacommit")
     write_files(transaction, "f1")
@@ -475,7 +475,7 @@ def test_a_metadata_table_is_dropped_before_the_first_file() -> None:
     assert fixture.leftovers() == []
 
 
-def test_a_metadata_table_that_came_back_is_dropped_before_the_write_is_seen() -> None:
+def test_a_metadata_table_that_came_back_is_dropped_before_the_write_is_visible() -> None:
     fixture = TransactionFixture()
     transaction = begin_action(fixture.writer(), "deltacommit")
     update_properties(

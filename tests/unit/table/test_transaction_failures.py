@@ -109,7 +109,7 @@ def test_what_may_have_completed_is_not_withdrawn() -> None:
     assert load_snapshot(fixture.storage).timeline.by_time == {}
 
 
-def test_a_withdrawal_that_finds_the_write_completed_says_so() -> None:
+def test_an_abort_that_finds_the_write_completed_reports_it() -> None:
     fixture = TransactionFixture()
     storage = Unanswered(fixture.storage, "create", ".deltacommit", late=True)
     begun = begin_action(fixture.writer(storage=storage), "deltacommit")

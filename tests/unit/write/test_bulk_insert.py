@@ -78,7 +78,7 @@ class Refusing(CountingStorage):
         super().create(path, data)
 
 
-def test_if_one_partition_fails_nothing_of_the_write_is_seen() -> None:
+def test_if_one_partition_fails_nothing_of_the_write_is_visible() -> None:
     inner = MemoryStorage.fresh()
     table = WrittenTable(inner, options=SORTED).create()
     table.upsert([row("old", day="d0")])

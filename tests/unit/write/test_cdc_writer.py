@@ -91,7 +91,9 @@ CHANGES_BY_MODE: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("mode", "expected"), CHANGES_BY_MODE.items(), ids=list(CHANGES_BY_MODE))
-def test_change_files_hold_what_their_mode_says(mode: str, expected: list[dict[str, Any]]) -> None:
+def test_change_files_hold_the_columns_of_their_mode(
+    mode: str, expected: list[dict[str, Any]]
+) -> None:
     table = logging_table(mode=mode)
     deleted = pa.field("_hoodie_is_deleted", pa.bool_())
     table.upsert([A, B, row("c")])
@@ -257,7 +259,7 @@ def test_buckets_begin_with_base_files() -> None:
     assert apply_changes(read_changes(table.storage)) == table.rows()
 
 
-def test_the_cleaner_takes_change_files_with_their_slices() -> None:
+def test_the_cleaner_deletes_change_files_with_their_slices() -> None:
     table = logging_table()
     commits = [table.upsert([row("a", n)]) for n in range(5)]
     assert len(change_files(table)) == 4
@@ -269,7 +271,7 @@ def test_the_cleaner_takes_change_files_with_their_slices() -> None:
     assert len(read_changes(table.storage, commits[2].completed_at)) == 2
 
 
-def test_a_rollback_takes_change_files_away() -> None:
+def test_a_rollback_deletes_change_files() -> None:
     table = logging_table()
     table.upsert([row("a")])
     before = files_of(table)
@@ -280,7 +282,7 @@ def test_a_rollback_takes_change_files_away() -> None:
     }
 
 
-def test_change_files_of_attempts_that_were_given_up_go_when_the_write_completes() -> None:
+def test_change_files_of_abandoned_attempts_are_deleted_when_the_write_completes() -> None:
     table = logging_table()
     table.upsert([row("a")])
     (base,) = stats(table)

@@ -78,7 +78,7 @@ def test_no_value_changes(
         assert "would change" in refused(table, "DELETE", rows, schema(written))
 
 
-def test_values_that_the_types_of_the_table_hold_are_taken() -> None:
+def test_values_that_fit_the_types_of_the_table_are_written() -> None:
     """A DataFrame has microseconds alone, and rows of a JSON source have longs."""
     stored = schema(MILLIS, long=pa.int64(), double=pa.float64())
     table = WrittenTable(options=NO_SERVICES, schema=stored).create(key=("x",))
@@ -86,8 +86,8 @@ def test_values_that_the_types_of_the_table_hold_are_taken() -> None:
     input_schema = schema(MICROS, long=pa.int32(), double=pa.int64())
     for ts in (1, 2):
         table.write("UPSERT", [{**row("a", ts), **values}], schema=input_schema)
-    [found] = table.rows()
-    assert {name: found[name] for name in ("ts", *values)} == {"ts": 2, **values}
+    [returned] = table.rows()
+    assert {name: returned[name] for name in ("ts", *values)} == {"ts": 2, **values}
 
 
 def several(table_type: str = "COPY_ON_WRITE", **how: Any) -> WrittenTable:

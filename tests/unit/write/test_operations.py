@@ -64,7 +64,7 @@ def test_without_ordering_the_later_write_wins(table_type: str) -> None:
 
 
 @BOTH
-def test_deletes_without_order_take_whatever_is_there(table_type: str) -> None:
+def test_deletes_without_order_delete_any_version(table_type: str) -> None:
     table = WrittenTable().create(table_type)
     table.upsert([row("a", 5), row("b", 5)])
     commit = table.write("DELETE", [row("a", 0), row("unknown", 0)])
@@ -81,16 +81,14 @@ def test_ordered_deletes_spare_newer_rows(table_type: str) -> None:
 
 
 @BOTH
-def test_rows_with_the_delete_marker_are_deleted(table_type: str) -> None:
+def test_rows_that_are_marked_as_deleted(table_type: str) -> None:
     schema = SCHEMA.append(pa.field("_hoodie_is_deleted", pa.bool_()))
     table = WrittenTable(schema=schema).create(table_type)
     table.upsert([row("a"), row("b"), row("c")])
-    delete_marker = {"_hoodie_is_deleted": True}
-    table.upsert(
-        [{**row(key, ts), **delete_marker} for key, ts in (("a", 2), ("b", 0), ("new", 2))]
-    )
+    flag = {"_hoodie_is_deleted": True}
+    table.upsert([{**row("a", 2), **flag}, {**row("b", 0), **flag}, {**row("new", 2), **flag}])
     assert set(notes(table)) == {"b", "c"}
-    table.write("INSERT", [{**row("never", 2), **delete_marker}])
+    table.write("INSERT", [{**row("never", 2), **flag}])
     assert set(notes(table)) == {"b", "c"}
 
 

@@ -53,7 +53,7 @@ def test_works_are_dealt_out_by_size(case: Deal) -> None:
     assert sorted(item.size for bundle in bundles for item in bundle) == sorted(case.sizes)
 
 
-def test_deferred_work_runs_until_nothing_is_left() -> None:
+def test_deferred_work_runs_until_none_remains() -> None:
     answers = {
         "all": [WriteStatus(deferred=(work(1, "a"), work(2, "b")))],
         "a b": [WriteStatus(deferred=(work(3, "c"),)), WriteStatus()],
@@ -70,7 +70,7 @@ def test_deferred_work_runs_until_nothing_is_left() -> None:
     assert statuses == [outcome for answer in answers.values() for outcome in answer]
 
 
-def test_nothing_more_is_done_after_a_failure() -> None:
+def test_nothing_more_runs_after_a_failure() -> None:
     failed = WriteStatus(error=ConflictError("lost"), deferred=(work(1),))
 
     def run(works: Sequence[DeferredWork]) -> Sequence[WriteStatus]:

@@ -105,7 +105,7 @@ def test_options_without_effect_are_reported() -> None:
     assert ignored == ("hoodie.metadata.enable", "hoodie.metrics.jmx.port")
 
 
-def test_services_that_are_asked_for_and_not_carried_out_are_reported() -> None:
+def test_services_that_are_requested_and_not_run_are_reported() -> None:
     options = {"Hoodie.Clustering.Async.Enabled": " TRUE "}
     served = {"hoodie.compact.inline": "true", "hoodie.partition.ttl.inline": "true"}
     checked = check_write_options({**options, **served})

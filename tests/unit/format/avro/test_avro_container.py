@@ -82,7 +82,7 @@ def test_equal_records_have_equal_bytes_and_others_another_sync_marker() -> None
     assert first[-16:] != other[-16:]
 
 
-def test_the_record_can_be_asked_for_its_name() -> None:
+def test_the_name_of_a_record_is_read() -> None:
     assert record_name(encode_record(RECORD, RESTORE)) == "HoodieRestorePlan"
 
 

@@ -83,7 +83,7 @@ def test_the_same_row_once_more_is_an_update(table_type: str) -> None:
 
 
 @BOTH
-def test_a_row_with_the_delete_marker(table_type: str) -> None:
+def test_a_row_that_is_marked_as_deleted(table_type: str) -> None:
     schema = WrittenTable().schema.append(pa.field("_hoodie_is_deleted", pa.bool_()))
     table = replace(table_of(table_type), schema=schema)
     first = table.upsert([{**row("a"), "_hoodie_is_deleted": False}])
@@ -240,7 +240,7 @@ def test_rows_from_before_that_were_cleaned_are_an_error(
 
 
 @BOTH
-def test_from_the_beginning_the_rows_that_there_are_take_the_place_of_what_was_cleaned(
+def test_from_the_beginning_the_present_rows_replace_cleaned_changes(
     table_type: str,
 ) -> None:
     table = table_of(table_type)

@@ -312,7 +312,7 @@ def test_a_repair_that_is_killed_is_ended_by_the_next(case: Case, after_effect: 
         survive += 1
 
 
-def test_a_damaged_savepoint_is_made_again_as_the_doctor_says() -> None:
+def test_a_damaged_savepoint_is_made_again_by_the_advice_of_the_doctor() -> None:
     table = made()
     savepoint = saved(table)
     whole = table.storage.read(path_of(savepoint))

@@ -313,7 +313,7 @@ def test_a_deleted_partition_that_is_being_cleaned_does_not_come_back(table: Wri
     assert examined(table).findings == ()
 
 
-def test_files_that_only_history_knows_are_not_brought_to_light(golden: GoldenTables) -> None:
+def test_files_of_archived_writes_do_not_become_visible(golden: GoldenTables) -> None:
     storage = upload(golden["cow_archived"], MemoryStorage.fresh())
     snapshot = load_snapshot(storage)
     folders = {path for path, names in snapshot.files().items() if names}

@@ -109,7 +109,7 @@ class PlainStorage:
     [LockSettings(provider="storage"), LockSettings(provider="file", file_expire_minutes=1)],
     ids=["a storage lock", "an expiring file lock"],
 )
-def test_what_needs_conditional_writes_says_so(settings: LockSettings) -> None:
+def test_a_lock_without_conditional_writes_is_unsupported(settings: LockSettings) -> None:
     plain: Any = PlainStorage()
     with pytest.raises(UnsupportedError, match="no conditional writes"):
         lock_for(plain, settings, ManualClock(), several_writers=True)
@@ -265,7 +265,7 @@ TAKEN_AWAY: dict[str, Callable[[MemoryStorage], None]] = {
 
 @pytest.mark.parametrize("settings", [QUICK, EXPIRING], ids=["never expires", "expires"])
 @pytest.mark.parametrize("take", TAKEN_AWAY.values(), ids=list(TAKEN_AWAY))
-def test_a_file_that_was_taken_away_is_noticed_and_left_alone(
+def test_a_lock_file_that_another_process_took_is_detected_and_left_alone(
     take: Callable[[MemoryStorage], None],
     settings: LockSettings,
     memory: MemoryStorage,
