@@ -63,9 +63,9 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("data", "complaint"), BROKEN.values(), ids=list(BROKEN))
-def test_broken_files_are_corrupt(data: bytes, complaint: str) -> None:
-    with pytest.raises(CorruptError, match=complaint):
+@pytest.mark.parametrize(("data", "message"), BROKEN.values(), ids=list(BROKEN))
+def test_broken_files_are_corrupt(data: bytes, message: str) -> None:
+    with pytest.raises(CorruptError, match=message):
         parse_partition_metadata(data)
 
 

@@ -163,9 +163,9 @@ UNUSABLE = {
 }
 
 
-@pytest.mark.parametrize(("values", "complaint"), UNUSABLE.values(), ids=list(UNUSABLE))
-def test_unusable_tables_are_corrupt(values: dict[str, str], complaint: str) -> None:
-    with pytest.raises(CorruptError, match=complaint):
+@pytest.mark.parametrize(("values", "message"), UNUSABLE.values(), ids=list(UNUSABLE))
+def test_unusable_tables_are_corrupt(values: dict[str, str], message: str) -> None:
+    with pytest.raises(CorruptError, match=message):
         check_table_properties(values)
 
 

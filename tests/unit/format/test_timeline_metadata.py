@@ -360,13 +360,11 @@ MEANINGLESS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "record", "complaint"), MEANINGLESS.values(), ids=list(MEANINGLESS)
-)
+@pytest.mark.parametrize(("name", "record", "missing"), MEANINGLESS.values(), ids=list(MEANINGLESS))
 def test_records_that_mean_nothing_are_corrupt(
-    name: str, record: dict[str, Any], complaint: str
+    name: str, record: dict[str, Any], missing: str
 ) -> None:
-    with pytest.raises(CorruptError, match=f"lacks {complaint}"):
+    with pytest.raises(CorruptError, match=f"lacks {missing}"):
         PAIRS[name][0](encode_record(record, load_schema(name)))
 
 

@@ -28,8 +28,9 @@ def options(query: Query) -> HudiReadOptions:
         return read_options.with_hudi_option("hoodie.read.use.read_optimized.mode", "true")
     if query.kind == "changes":
         since = query.since if query.since and query.since != "000" else "19700101000000000"
-        read_options = read_options.with_query_type(HudiQueryType.Incremental)
-        read_options = read_options.with_start_timestamp(since)
+        read_options = read_options.with_query_type(HudiQueryType.Incremental).with_start_timestamp(
+            since
+        )
         return read_options.with_end_timestamp(query.until) if query.until else read_options
     return read_options
 

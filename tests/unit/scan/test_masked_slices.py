@@ -33,18 +33,18 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Counter[str]:
 
 
 def masked_by_hand(table: WrittenTable, plan: ScanPlan) -> Counter[str]:
-    """What a scan of the base files, the beaten rows taken out, and the changed rows are."""
-    beaten: dict[str, set[int]] = {}
+    """What a scan of the base files, without the overwritten rows, and the changed rows are."""
+    positions: dict[str, set[int]] = {}
     for batch in read_overwritten_rows(table.storage, plan):
         assert batch.schema == plan.overwritten_schema
         for position in batch.to_pylist():
-            beaten.setdefault(position[FILE], set()).add(position[ROW])
+            positions.setdefault(position[FILE], set()).add(position[ROW])
     records = rows_of(read_updated_rows(table.storage, plan))
     for item in plan.slices:
         assert item.base is not None
         with table.storage.open_input(item.path(item.base)) as source:
             stored = pq.read_table(source, columns=list(plan.columns)).to_pylist()
-        overwritten = beaten.get(item.base.name, set())
+        overwritten = positions.get(item.base.name, set())
         records.update(
             str(record) for number, record in enumerate(stored) if number not in overwritten
         )

@@ -201,7 +201,7 @@ def use(monkeypatch: pytest.MonkeyPatch, client: object) -> None:
 
 
 @pytest.mark.parametrize(("error", "kind"), READING.values(), ids=list(READING))
-def test_trouble_in_reading_is_one_of_ours(
+def test_a_failed_read_is_an_error_of_the_library(
     storage: Storage,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,

@@ -420,9 +420,9 @@ def test_the_command_waits_and_reports_what_it_waited_for_in_vain(tmp_path: Path
     on_disk(tmp_path)
     waited = run("freshness", str(tmp_path), "--wait", str(TIME_ZERO + 49), "--json")
     assert waited.exit_code == 0, waited.output
-    vain = run("freshness", str(tmp_path), "--wait", str(TIME_ZERO + 50), "--timeout", "0")
-    assert vain.exit_code == 4
-    assert "held_back_by" in vain.output
+    timed_out = run("freshness", str(tmp_path), "--wait", str(TIME_ZERO + 50), "--timeout", "0")
+    assert timed_out.exit_code == 4
+    assert "held_back_by" in timed_out.output
     on_snapshot = run(
         "freshness", str(tmp_path), "--wait", str(TIME_ZERO + 50), "--view", "snapshot"
     )

@@ -58,7 +58,7 @@ class TestCancel:
         at = fixture.schedule()
         requests: list[Instant] = []
 
-        def ask() -> None:
+        def cancel() -> None:
             requests.append(fixture.runner().cancel(at, reason="enough"))
             assert fixture.runner().cancel(at) == requests[0]
             # Writers and cleans leave a live execution alone.
@@ -67,7 +67,7 @@ class TestCancel:
             assert fixture.state(at) == "INFLIGHT"
 
         with pytest.raises(ConflictError, match="was rolled back"):
-            fixture.execute(at, InterruptedEngine(ask))
+            fixture.execute(at, InterruptedEngine(cancel))
         assert requests[0].state is State.REQUESTED
         fixture.assert_rolled_back(at)
         (rollback,) = fixture.rollbacks()
@@ -80,13 +80,13 @@ class TestCancel:
         at = fixture.schedule()
         files: list[int] = []
 
-        def ask(item: int) -> None:
+        def cancel(item: int) -> None:
             files.append(len(fixture.files_of(at)))
             if item == 1:
                 fixture.runner().cancel(at, reason="enough")
 
         with pytest.raises(ConflictError, match="asked to stop") as stopped:
-            fixture.execute(at, InterruptedEngine(before_item=ask))
+            fixture.execute(at, InterruptedEngine(before_item=cancel))
         assert files == [0, 1], "one file group was done, and no other"
         assert stopped.value.facts["reason"] == "enough"
         fixture.assert_rolled_back(at)

@@ -161,30 +161,33 @@ def created_and_refused(storage: Storage, path: str, data: bytes) -> None:
 
 
 def test_a_requested_file_whose_answer_was_lost_is_the_writers_own() -> None:
-    world = TransactionFixture()
-    storage = InterruptedStorage(world.storage, r"\.requested$", created_and_refused)
-    transaction = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
+    fixture = TransactionFixture()
+    storage = InterruptedStorage(fixture.storage, r"\.requested$", created_and_refused)
+    transaction = begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
     completed = transaction.commit(write_files(transaction, "f1"))
-    assert [instant.requested_at for instant in load_snapshot(world.storage).timeline] == [
+    assert [instant.requested_at for instant in load_snapshot(fixture.storage).timeline] == [
         completed.requested_at
     ]
 
 
 def test_without_a_shared_lock_a_requested_file_may_be_another_writers() -> None:
-    world = TransactionFixture()
-    storage = InterruptedStorage(world.storage, r"\.requested$", created_and_refused)
-    transaction = begin_action(world.writer(storage=storage), "deltacommit")
+    fixture = TransactionFixture()
+    storage = InterruptedStorage(fixture.storage, r"\.requested$", created_and_refused)
+    transaction = begin_action(fixture.writer(storage=storage), "deltacommit")
     transaction.commit(write_files(transaction, "f1"))
-    assert len(list(load_snapshot(world.storage).timeline)) == 2
+    assert len(list(load_snapshot(fixture.storage).timeline)) == 2
 
 
 def test_a_begin_that_finds_another_inflight_file_deletes_nothing_of_it() -> None:
-    world = TransactionFixture()
-    storage = InterruptedStorage(world.storage, r"\.inflight$", created_and_refused)
+    fixture = TransactionFixture()
+    storage = InterruptedStorage(fixture.storage, r"\.inflight$", created_and_refused)
     with pytest.raises(ConflictError):
-        begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
-    assert [name.rpartition(".")[2] for name in sorted(world.names())] == ["inflight", "requested"]
-    assert len([path for path in world.leftovers() if "heartbeat" in path]) == 1
+        begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
+    assert [name.rpartition(".")[2] for name in sorted(fixture.names())] == [
+        "inflight",
+        "requested",
+    ]
+    assert len([path for path in fixture.leftovers() if "heartbeat" in path]) == 1
 
 
 # Crashes

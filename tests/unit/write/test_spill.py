@@ -145,8 +145,8 @@ def test_spilled_rows_are_deleted_when_the_write_commits() -> None:
     table.upsert([row(f"k{n}", 1, "first", DAYS[n % 3]) for n in range(9)])
     counting.reset()
     table.upsert([row(f"k{n}", 2, "new", DAYS[n % 3]) for n in range(3)], SPILL_ALL)
-    aside = Counter(name for name, path in counting.touched if path.endswith(".arrow"))
-    assert aside == {"open_output": len(DAYS), "open_input": len(DAYS)}
+    calls = Counter(name for name, path in counting.touched if path.endswith(".arrow"))
+    assert calls == {"open_output": len(DAYS), "open_input": len(DAYS)}
     assert not any(".hoodie/.temp" in path for _, path in counting.touched if ".arrow" in path)
     assert not [file.path for file in counting.list_tree(".hoodie/.temp")]
     assert not [file.path for file in counting.list_tree(".hoodie/.lakewright")]

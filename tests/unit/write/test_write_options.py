@@ -161,11 +161,11 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize(("key", "meant"), UNKNOWN.values(), ids=list(UNKNOWN))
-def test_an_unknown_option_is_an_error_with_the_nearest_name(key: str, meant: str) -> None:
+@pytest.mark.parametrize(("key", "suggestion"), UNKNOWN.values(), ids=list(UNKNOWN))
+def test_an_unknown_option_is_an_error_with_the_nearest_name(key: str, suggestion: str) -> None:
     with pytest.raises(InvalidError) as raised:
         check_write_options({key: "1"})
-    assert raised.value.facts["did_you_mean"] == meant
+    assert raised.value.facts["did_you_mean"] == suggestion
 
 
 def test_the_lists_hold_no_typing_errors_and_do_not_contradict_each_other() -> None:

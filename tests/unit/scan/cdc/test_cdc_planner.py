@@ -303,9 +303,9 @@ BAD: dict[str, tuple[Callable[[WrittenTable], object], str]] = {
 }
 
 
-@pytest.mark.parametrize(("ask", "message"), BAD.values(), ids=list(BAD))
-def test_bad_input_is_refused(ask: Callable[[WrittenTable], object], message: str) -> None:
+@pytest.mark.parametrize(("call", "message"), BAD.values(), ids=list(BAD))
+def test_bad_input_is_refused(call: Callable[[WrittenTable], object], message: str) -> None:
     table = table_of(COW)
     table.upsert([row("a")])
     with pytest.raises(InvalidError, match=message):
-        ask(table)
+        call(table)

@@ -304,8 +304,8 @@ def test_a_writer_that_dies_anywhere_blocks_others_only_until_its_lock_expires(
         with suppress(Crash), acquired(lock):
             lock.verify()
         clock.advance(10 * MINUTE + 1)
-        with acquired(heir := lock_for(memory, settings, clock, several_writers=True)):
-            heir.verify()
+        with acquired(successor := lock_for(memory, settings, clock, several_writers=True)):
+            successor.verify()
 
 
 class InterruptedAtCall(UnreliableStorage):
@@ -354,8 +354,8 @@ def test_of_two_that_take_a_lock_at_once_one_succeeds(
         assert [_passes(lock), _passes(other)] == ([False, True] if any(won) else [True, False])
         lock.release()
         other.release()
-        with acquired(heir := lock_for(memory, settings, clock, several_writers=True)):
-            heir.verify()
+        with acquired(successor := lock_for(memory, settings, clock, several_writers=True)):
+            successor.verify()
 
 
 @pytest.mark.parametrize("provider", ["file", "storage"])
