@@ -89,7 +89,7 @@ def test_entries_are_written_in_order_of_their_requested_time() -> None:
     assert [entry.requested_at for entry in written] == ["1", "2", "3"]
 
 
-def test_equal_entries_give_equal_bytes() -> None:
+def test_equal_entries_have_equal_bytes() -> None:
     entries = [ArchivedInstant("1", "2", "commit", b"Obj", None)]
     assert format_archived_file(entries) == format_archived_file(list(entries))
 
@@ -260,8 +260,8 @@ def test_plan_level_merge(
     manifest: Manifest, batch: int, limit: int, expected: tuple[list[str], str] | None
 ) -> None:
     merge = plan_level_merge(manifest, batch, limit)
-    told = merge and (names_of(merge.sources), merge.target.name.removesuffix(".parquet"))
-    assert told == expected
+    planned = merge and (names_of(merge.sources), merge.target.name.removesuffix(".parquet"))
+    assert planned == expected
 
 
 def test_merges_cascade_until_no_level_is_full() -> None:

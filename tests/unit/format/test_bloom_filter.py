@@ -95,7 +95,7 @@ def test_the_usual_size_is_that_of_hudi() -> None:
     assert (BloomSettings().bits, BloomSettings().hashes) == (2_587_966, 30)
 
 
-def test_false_answers_are_as_rare_as_asked_for() -> None:
+def test_false_positives_are_as_rare_as_configured() -> None:
     bloom = build_bloom(pa.array([f"in{i}" for i in range(1000)]), BloomSettings(entries=1000))
     assert not bloom.may_contain(pa.array([f"out{i}" for i in range(20_000)])).any()
     loose = BloomSettings(BloomType.SIMPLE, 1000, 0.1)

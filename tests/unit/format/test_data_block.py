@@ -139,7 +139,7 @@ def test_rows_are_those_that_fastavro_reads_and_writes(
 
 
 @pytest.mark.parametrize(("kind", "values"), CASES.values(), ids=list(CASES))
-def test_a_column_that_is_not_asked_for_is_passed_over(kind: Any, values: list[Any]) -> None:
+def test_a_column_that_is_not_projected_is_skipped(kind: Any, values: list[Any]) -> None:
     schema = avro_record("string", kind, "int")
     rows = [{"f0": f"r{i}", "f1": value, "f2": i} for i, value in enumerate(values)]
     table = data_block_rows(avro_block(schema, encoded(schema, rows)), ["f2", "unknown", "f0"])
@@ -240,7 +240,7 @@ WRITERS = {"avro": format_avro_block, "parquet": format_parquet_block}
 
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=list(WRITERS))
-def test_headers_say_what_the_block_is(write: Any) -> None:
+def test_headers_describe_the_block(write: Any) -> None:
     positions = RecordPositions("20250101000000000", np.array([3, 8], np.uint64))
     data = write(
         ROWS, "7", JSON, is_partial=True, compacted_instants=["5", "6"], positions=positions
@@ -250,9 +250,9 @@ def test_headers_say_what_the_block_is(write: Any) -> None:
     assert block.schema_json == JSON
     assert block.is_partial
     assert block.compacted_instants == ("5", "6")
-    found = record_positions(block, 2)
-    assert found is not None
-    assert (found.base_instant, found.positions.tolist()) == ("20250101000000000", [3, 8])
+    parsed = record_positions(block, 2)
+    assert parsed is not None
+    assert (parsed.base_instant, parsed.positions.tolist()) == ("20250101000000000", [3, 8])
     (plain,) = parse_blocks(write(ROWS, "7", JSON), file_name="")
     assert set(plain.headers) == {Header.INSTANT_TIME, Header.SCHEMA}
 
@@ -296,8 +296,8 @@ ARRAY = avro_record({"type": "array", "items": ["null", "int"]})
 NESTED = avro_record({"type": "array", "items": {"type": "array", "items": "boolean"}})
 VARINT_20 = b"\x80" * 9 + b"\x02"
 DAMAGED: dict[str, tuple[str, bytes]] = {
-    "no rows where some are told": (TEXT, content(count=1)),
-    "more rows than told": (TEXT, content(b"\x00", b"\x00", count=1)),
+    "no rows where some are declared": (TEXT, content(count=1)),
+    "more rows than declared": (TEXT, content(b"\x00", b"\x00", count=1)),
     "a negative number of rows": (TEXT, content(count=-1)),
     "an absurd number of rows": (TEXT, content(count=1 << 30)),
     "a row of negative length": (TEXT, struct.pack(">iii", 3, 1, -4)),
@@ -354,7 +354,7 @@ def test_damaged_rows_are_an_error(schema: str, data: bytes) -> None:
 
 
 # What only the value itself shows.
-UNSEEN = {
+UNDETECTED = {
     "a text that is not UTF-8",
     "an int of more than 32 bits",
     "a boolean of 2",
@@ -366,10 +366,10 @@ UNSEEN = {
     "a fixed decimal of too many digits",
     "a fixed decimal wider than any",
 }
-SEEN = {name: case for name, case in DAMAGED.items() if name not in UNSEEN}
+DETECTED = {name: case for name, case in DAMAGED.items() if name not in UNDETECTED}
 
 
-@pytest.mark.parametrize(("schema", "data"), SEEN.values(), ids=list(SEEN))
+@pytest.mark.parametrize(("schema", "data"), DETECTED.values(), ids=list(DETECTED))
 def test_rows_whose_lengths_are_damaged_are_an_error_for_every_column(
     schema: str, data: bytes
 ) -> None:

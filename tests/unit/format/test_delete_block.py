@@ -158,7 +158,7 @@ def test_a_local_date_is_a_date() -> None:
     assert records.ordering[0].to_pylist() == [date(1970, 1, 2)]
 
 
-def test_null_and_int_zero_are_unconditional_and_stand_beside_the_others() -> None:
+def test_null_and_int_zero_are_unconditional_among_other_values() -> None:
     records = parse_delete_block(
         delete_block(
             delete("a"),
@@ -201,7 +201,7 @@ MOR = [name for name in NAMES if name.startswith("mor")]
 
 
 def test_delete_blocks_of_real_hudi_are_read_and_written_back(golden: GoldenTables) -> None:
-    found: dict[str, set[tuple[str, ...]]] = {}
+    types: dict[str, set[tuple[str, ...]]] = {}
     for name in MOR:
         for file in golden[name].rglob(".*.log.*"):
             if file.name.endswith(".crc"):
@@ -213,11 +213,11 @@ def test_delete_blocks_of_real_hudi_are_read_and_written_back(golden: GoldenTabl
                     (written,) = parse_blocks(again, file_name="")
                     assert written.content == block.content
                     assert written.schema_json == block.schema_json
-                    found.setdefault(name, set()).add(tuple(str(o.type) for o in records.ordering))
+                    types.setdefault(name, set()).add(tuple(str(o.type) for o in records.ordering))
     # A delete operation is unconditional; rows that mark themselves as deleted are not.
-    assert found["mor_avro"] == found["mor_parquet"] == found["mor_two_ordering"] == {()}
-    assert found["mor_is_deleted"] == {("int64",)}
-    assert found["mor_mdt"] == {()}
+    assert types["mor_avro"] == types["mor_parquet"] == types["mor_two_ordering"] == {()}
+    assert types["mor_is_deleted"] == {("int64",)}
+    assert types["mor_mdt"] == {()}
 
 
 def records(ordering: list[pa.Array], unconditional: list[bool] | None = None) -> DeleteRecords:
@@ -249,7 +249,7 @@ def test_a_column_is_written_in_the_nearest_wrapper(column: pa.Array, value: Any
     assert [r["orderingVal"] for r in reread(records([column]))] == [value]
 
 
-def test_headers_are_those_given() -> None:
+def test_headers_are_those_of_the_arguments() -> None:
     (block,) = parse_blocks(format_delete_block(records([], [True]), "7", "{}"), file_name="")
     assert block.headers == {Header.INSTANT_TIME: "7", Header.SCHEMA: "{}"}
     assert reread(records([], [True])) == [delete("k0", {"value": 0})]
@@ -296,7 +296,7 @@ DAMAGED = {
     "a negative length": content(b"\x00", length=-1),
     "no end": content(b"\x02", KEY, b"\x00"),
     "something after the end": content(b"\x00\x00"),
-    "fewer records than told": content(b"\x04", KEY, b"\x00\x00"),
+    "fewer records than declared": content(b"\x04", KEY, b"\x00\x00"),
     "an absurd number of records": content(b"\xfe\xff\xff\xff\x0f", KEY, b"\x00\x00"),
     "a number without end": content(b"\xff" * 12),
     "a record without key": content(b"\x02\x00\x00\x00\x00"),

@@ -28,9 +28,9 @@ FILES = ".hoodie/metadata/files"
 
 def files_partition(table: Path) -> list[Path]:
     """The base file, then the log files in the order of their instants."""
-    found = [p for p in (table / FILES).iterdir() if not p.name.endswith(".crc")]
-    base = [p for p in found if p.suffix == ".hfile"]
-    logs = sorted((p for p in found if ".log." in p.name), key=lambda p: p.name.split("_")[1])
+    files = [p for p in (table / FILES).iterdir() if not p.name.endswith(".crc")]
+    base = [p for p in files if p.suffix == ".hfile"]
+    logs = sorted((p for p in files if ".log." in p.name), key=lambda p: p.name.split("_")[1])
     return [*base, *logs]
 
 
@@ -127,8 +127,10 @@ def field(number: int, value: int | bytes) -> bytes:
 
 def block(magic: bytes, content: bytes, codec: int, size: int | None = None) -> bytes:
     stored = gzip.compress(content, mtime=0) if codec == 1 else content
-    told = len(content) if size is None else size
-    header = struct.pack(">8siiqBii", magic, len(stored), told, -1, 0, 16384, 33 + len(stored))
+    content_size = len(content) if size is None else size
+    header = struct.pack(
+        ">8siiqBii", magic, len(stored), content_size, -1, 0, 16384, 33 + len(stored)
+    )
     return header + stored
 
 
@@ -211,11 +213,11 @@ DAMAGED: dict[str, tuple[bytes, type[Exception]]] = {
         swapped(struct.pack(">iih", 13, 1, 1), struct.pack(">iih", 13, -1, 1)),
         CorruptError,
     ),
-    "a compressed block larger than told": (packed_with_another_size(3), CorruptError),
-    "a compressed block smaller than told": (packed_with_another_size(300), CorruptError),
+    "a compressed block larger than declared": (packed_with_another_size(3), CorruptError),
+    "a compressed block smaller than declared": (packed_with_another_size(300), CorruptError),
     "a compressed block of absurd size": (packed_with_another_size(2**31 - 1), CorruptError),
     "a compressed block of negative size": (packed_with_another_size(-1), CorruptError),
-    "no compressed block where one is told": (hfile(*ENTRIES, _12=1), CorruptError),
+    "no compressed block where one is declared": (hfile(*ENTRIES, _12=1), CorruptError),
 }
 
 

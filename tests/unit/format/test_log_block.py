@@ -175,8 +175,8 @@ def heads(data: bytes) -> list[LogBlock]:
 def test_heads_are_the_blocks_without_their_contents() -> None:
     large = format_block(BlockKind.AVRO, HEADERS, bytes(3 << 20))
     data = large + format_block(BlockKind.DELETE, HEADERS, b"") + BLOCK
-    found = [(b.kind, b.headers, b.offset) for b in parse_blocks(data, file_name="name")]
-    assert [(b.kind, b.headers, b.offset) for b in heads(data)] == found
+    expected = [(b.kind, b.headers, b.offset) for b in parse_blocks(data, file_name="name")]
+    assert [(b.kind, b.headers, b.offset) for b in heads(data)] == expected
     assert not any(len(b.content) for b in heads(data))
 
 

@@ -57,7 +57,7 @@ def test_a_footer_without_keys_may_contain_every_key() -> None:
     assert BaseFileFooter().may_contain(KEYS).all()
 
 
-def test_a_range_alone_is_enough_to_say_no() -> None:
+def test_a_range_alone_can_exclude_keys() -> None:
     footer = BaseFileFooter("b", "c")
     assert footer.may_contain(KEYS).tolist() == [True, False, False, True]
 
@@ -100,7 +100,7 @@ FOREIGN: dict[str, tuple[BaseFileFooter, list[bool]]] = {
 
 
 @pytest.mark.parametrize(("footer", "expected"), FOREIGN.values(), ids=list(FOREIGN))
-def test_a_range_says_no_only_if_it_would_in_both_orders(
+def test_a_range_excludes_keys_only_if_it_would_in_both_orders(
     footer: BaseFileFooter, expected: list[bool]
 ) -> None:
     keys = pa.array([SMILE, WIDE_A, "a", f"b{SMILE}"])
@@ -120,7 +120,7 @@ def test_a_damaged_footer_is_an_error(metadata: dict[bytes, bytes], error: type[
         parse_footer(metadata)
 
 
-def test_a_damaged_filter_is_an_error_when_it_is_asked() -> None:
+def test_a_damaged_filter_is_an_error_when_it_is_used() -> None:
     footer = parse_footer({b"org.apache.hudi.bloomfilter": b"AAAA"})
     with pytest.raises(CorruptError):
         footer.may_contain(KEYS)

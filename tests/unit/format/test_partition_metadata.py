@@ -45,7 +45,7 @@ def test_reading(data: bytes, expected: PartitionMetadata) -> None:
     assert parse_partition_metadata(format_partition_metadata(expected)) == expected
 
 
-def test_writing_gives_the_bytes_of_real_hudi() -> None:
+def test_the_bytes_are_those_of_real_hudi() -> None:
     comments = ("partition metadata", "Sun Nov 15 21:21:07 UTC 2026")
     assert format_partition_metadata(VALUE, comments) == REAL
 
@@ -63,9 +63,9 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("data", "complaint"), BROKEN.values(), ids=list(BROKEN))
-def test_broken_files_are_corrupt(data: bytes, complaint: str) -> None:
-    with pytest.raises(CorruptError, match=complaint):
+@pytest.mark.parametrize(("data", "message"), BROKEN.values(), ids=list(BROKEN))
+def test_broken_files_are_corrupt(data: bytes, message: str) -> None:
+    with pytest.raises(CorruptError, match=message):
         parse_partition_metadata(data)
 
 

@@ -59,17 +59,17 @@ def test_what_pyroaring_writes_is_read(values: list[int], runs: bool) -> None:
 
 
 def test_positions_of_real_hudi_are_written_back_the_same(golden: GoldenTables) -> None:
-    seen = 0
+    blocks = 0
     for file in golden["mor_positions"].glob("2026*/.*.log.*"):
         if file.name.endswith(".crc"):
             continue
         for block in parse_blocks(file.read_bytes(), file_name=file.name):
-            found = record_positions(block, MANY)
-            assert found is not None
-            headers = found.headers()
+            parsed = record_positions(block, MANY)
+            assert parsed is not None
+            headers = parsed.headers()
             assert headers == {key: block.headers[key] for key in headers}
-            seen += 1
-    assert seen
+            blocks += 1
+    assert blocks
 
 
 def test_a_block_without_both_headers_has_no_positions() -> None:

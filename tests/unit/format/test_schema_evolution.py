@@ -130,14 +130,14 @@ WIDER: dict[str, tuple[pa.DataType, pa.DataType]] = {
 def test_a_column_widens(old: pa.DataType, new: pa.DataType, nullable: bool) -> None:
     after = write(stored(old, nullable=nullable), column(new, nullable=nullable))
     assert after.changed
-    wanted = arrow_schema(stored(new, nullable=nullable))
+    expected = arrow_schema(stored(new, nullable=nullable))
     names = [field.name for field in arrow_schema(after.avro)]
-    assert names == wanted.names
+    assert names == expected.names
     if pa.types.is_struct(new):
-        wanted = arrow_schema(
+        expected = arrow_schema(
             stored(pa.struct([new.field("a"), new.field("b")]), nullable=nullable)
         )
-    assert arrow_schema(after.avro) == wanted
+    assert arrow_schema(after.avro) == expected
     assert not write(after.avro, column(old, nullable=nullable)).changed
 
 
@@ -362,7 +362,7 @@ NO_COLUMN: dict[str, tuple[pa.Field, type[Exception]]] = {
 
 
 @pytest.mark.parametrize(("field", "error"), NO_COLUMN.values(), ids=list(NO_COLUMN))
-def test_a_column_that_no_query_could_give_does_not_come_into_a_table(
+def test_a_column_that_no_query_could_return_is_refused(
     field: pa.Field, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -419,7 +419,7 @@ SCHEMAS = st.dictionaries(st.sampled_from("abcd"), st.tuples(TYPES, st.booleans(
 
 
 @given(SCHEMAS, SCHEMAS)
-def test_rows_that_were_taken_once_fit_ever_after(first: pa.Schema, second: pa.Schema) -> None:
+def test_rows_that_were_accepted_once_always_fit(first: pa.Schema, second: pa.Schema) -> None:
     table = evolved(None, first, name="t", allow_missing=True).avro
     try:
         after = evolved(table, second, name="t", allow_missing=True)

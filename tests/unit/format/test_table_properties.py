@@ -106,13 +106,13 @@ def test_comments_come_first_and_cannot_break_out() -> None:
 
 
 def golden_properties() -> dict[str, bytes]:
-    found = {}
+    properties = {}
     for archive in sorted(GOLDEN.glob("*.zip")):
         with zipfile.ZipFile(archive) as files:
             for name in files.namelist():
                 if name.endswith("/hoodie.properties"):
-                    found[name] = files.read(name)
-    return found
+                    properties[name] = files.read(name)
+    return properties
 
 
 REAL_FILES = golden_properties()
@@ -163,9 +163,9 @@ UNUSABLE = {
 }
 
 
-@pytest.mark.parametrize(("values", "complaint"), UNUSABLE.values(), ids=list(UNUSABLE))
-def test_unusable_tables_are_corrupt(values: dict[str, str], complaint: str) -> None:
-    with pytest.raises(CorruptError, match=complaint):
+@pytest.mark.parametrize(("values", "message"), UNUSABLE.values(), ids=list(UNUSABLE))
+def test_unusable_tables_are_corrupt(values: dict[str, str], message: str) -> None:
+    with pytest.raises(CorruptError, match=message):
         check_table_properties(values)
 
 

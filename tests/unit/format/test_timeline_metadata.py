@@ -82,11 +82,11 @@ def timeline_files(archive: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
 
 
 def all_metadata() -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    metadata: dict[str, bytes] = {}
     for path in sorted(GOLDEN.glob("*.zip")):
         with zipfile.ZipFile(path) as archive:
-            found |= {name: data for name, data in timeline_files(archive) if data}
-    return found
+            metadata |= {name: data for name, data in timeline_files(archive) if data}
+    return metadata
 
 
 METADATA = all_metadata()
@@ -100,7 +100,7 @@ def decoded(data: bytes) -> Any:
 def without_null_collections(schema: Any, value: Any) -> Any:
     """What null means where the schema has a list or map: empty."""
     if isinstance(schema, list):
-        branch = next(each for each in schema if each != "null")
+        branch = next(option for option in schema if option != "null")
         is_collection = isinstance(branch, dict) and branch["type"] in ("array", "map")
         if value is None and is_collection:
             return [] if branch["type"] == "array" else {}
@@ -108,13 +108,13 @@ def without_null_collections(schema: Any, value: Any) -> Any:
     kind = schema["type"] if isinstance(schema, dict) else schema
     if kind == "record":
         return {
-            each["name"]: without_null_collections(each["type"], value[each["name"]])
-            for each in schema["fields"]
+            field["name"]: without_null_collections(field["type"], value[field["name"]])
+            for field in schema["fields"]
         }
     if kind == "array":
-        return [without_null_collections(schema["items"], each) for each in value]
+        return [without_null_collections(schema["items"], item) for item in value]
     if kind == "map":
-        return {k: without_null_collections(schema["values"], each) for k, each in value.items()}
+        return {k: without_null_collections(schema["values"], item) for k, item in value.items()}
     return value
 
 
@@ -174,9 +174,9 @@ def header(data: bytes) -> str:
 
 def without_documentation(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [without_documentation(each) for each in schema]
+        return [without_documentation(item) for item in schema]
     if isinstance(schema, dict):
-        return {k: without_documentation(each) for k, each in schema.items() if k != "doc"}
+        return {k: without_documentation(item) for k, item in schema.items() if k != "doc"}
     return schema
 
 
@@ -197,19 +197,23 @@ def test_no_field_of_the_format_is_forgotten(name: str) -> None:
     assert decoded(format_(parse(encode_record(record, schema)))) == record
 
 
-def filled(schema: Any, known: dict[str, Any], numbers: Iterator[int]) -> Any:
+def filled(schema: Any, named_types: dict[str, Any], numbers: Iterator[int]) -> Any:
     if isinstance(schema, list):
-        return filled(next(each for each in schema if each != "null"), known, numbers)
-    if isinstance(schema, str) and schema in known:
-        return filled(known[schema], known, numbers)
+        return filled(next(option for option in schema if option != "null"), named_types, numbers)
+    if isinstance(schema, str) and schema in named_types:
+        return filled(named_types[schema], named_types, numbers)
     kind = schema["type"] if isinstance(schema, dict) else schema
     if kind == "record":
-        known[schema["name"]] = schema
-        return {each["name"]: filled(each["type"], known, numbers) for each in schema["fields"]}
+        named_types[schema["name"]] = schema
+        return {
+            field["name"]: filled(field["type"], named_types, numbers) for field in schema["fields"]
+        }
     if kind == "array":
-        return [filled(schema["items"], known, numbers) for _ in range(2)]
+        return [filled(schema["items"], named_types, numbers) for _ in range(2)]
     if kind == "map":
-        return {str(next(numbers)): filled(schema["values"], known, numbers) for _ in range(2)}
+        return {
+            str(next(numbers)): filled(schema["values"], named_types, numbers) for _ in range(2)
+        }
     number = next(numbers)
     return {"string": str(number), "boolean": True, "double": number / 2}.get(kind, number)
 
@@ -281,7 +285,7 @@ NEXT = replace(OPERATION, next_base_instant="20260101000000001")
 
 def plan_fields(data: bytes) -> list[str]:
     schema = json.loads(header(data))
-    return [each["name"] for each in schema["fields"][0]["type"][1]["items"]["fields"]]
+    return [field["name"] for field in schema["fields"][0]["type"][1]["items"]["fields"]]
 
 
 def test_an_ordinary_plan_has_the_schema_of_real_hudi() -> None:
@@ -328,12 +332,12 @@ ROLLBACKS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]]
 def test_only_a_rollback_with_a_cause_has_fields_that_real_hudi_does_not_know(
     value: Any, write: Callable[[Any], bytes], read: Callable[[bytes], Any]
 ) -> None:
-    plain, told = write(value), write(replace(value, caused_by="clean", reason="too old"))
-    names = [each["name"] for each in json.loads(header(plain))["fields"]]
-    more = [each["name"] for each in json.loads(header(told))["fields"]]
+    plain, with_cause = write(value), write(replace(value, caused_by="clean", reason="too old"))
+    names = [field["name"] for field in json.loads(header(plain))["fields"]]
+    more = [field["name"] for field in json.loads(header(with_cause))["fields"]]
     assert more == [*names, "lakewrightCausedBy", "lakewrightReason"]
     assert (read(plain).caused_by, read(plain).reason) == (None, None)
-    assert (read(told).caused_by, read(told).reason) == ("clean", "too old")
+    assert (read(with_cause).caused_by, read(with_cause).reason) == ("clean", "too old")
 
 
 MEANINGLESS = {
@@ -356,13 +360,11 @@ MEANINGLESS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "record", "complaint"), MEANINGLESS.values(), ids=list(MEANINGLESS)
-)
+@pytest.mark.parametrize(("name", "record", "missing"), MEANINGLESS.values(), ids=list(MEANINGLESS))
 def test_records_that_mean_nothing_are_corrupt(
-    name: str, record: dict[str, Any], complaint: str
+    name: str, record: dict[str, Any], missing: str
 ) -> None:
-    with pytest.raises(CorruptError, match=f"lacks {complaint}"):
+    with pytest.raises(CorruptError, match=f"lacks {missing}"):
         PAIRS[name][0](encode_record(record, load_schema(name)))
 
 

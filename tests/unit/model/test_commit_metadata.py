@@ -85,7 +85,7 @@ FACTS = {
     "an ordinary operation names no next base": (OPERATION.next_base_instant, None),
     "a plan knows its partitions": (CompactionPlan(operations=(OPERATION,)).partitions, ("p1",)),
     "the operations of a clustering are its slices": (
-        [each.file_id for each in CLUSTERING.operations],
+        [operation.file_id for operation in CLUSTERING.operations],
         ["f", "g"],
     ),
     "a clustering slice names its logs without folders": (
@@ -102,9 +102,9 @@ FACTS = {
 }
 
 
-@pytest.mark.parametrize(("told", "expected"), FACTS.values(), ids=list(FACTS))
-def test_derived_values(told: object, expected: object) -> None:
-    assert told == expected
+@pytest.mark.parametrize(("value", "expected"), FACTS.values(), ids=list(FACTS))
+def test_derived_values(value: object, expected: object) -> None:
+    assert value == expected
 
 
 VALUES = {

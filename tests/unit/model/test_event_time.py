@@ -1,4 +1,4 @@
-"""Log versions apart by event time: which go into the base file, and which stay beside it."""
+"""Log versions split by event time: which go into the base file, and which remain in logs."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ def test_versions_are_split(case: Case) -> None:
     def in_base(keys: pa.Array) -> Flags:
         return np.array([key.as_py() in case.base for key in keys], dtype=bool)
 
-    found = split_logs(case.blocks, SCHEMA, RULE, CUT, None if case.buckets else in_base)
-    for outcome, expected in ((found.to_merge, case.taken), (found.remaining, case.remaining)):
-        told = zip(outcome.keys.to_pylist(), outcome.deleted, outcome.ordering[0], strict=True)
+    split = split_logs(case.blocks, SCHEMA, RULE, CUT, None if case.buckets else in_base)
+    for outcome, expected in ((split.to_merge, case.taken), (split.remaining, case.remaining)):
+        versions = zip(outcome.keys.to_pylist(), outcome.deleted, outcome.ordering[0], strict=True)
         assert {
-            f"-{key}" if gone else key: None if not ts.is_valid else ts.as_py() - T
-            for key, gone, ts in told
+            f"-{key}" if deleted else key: None if not ts.is_valid else ts.as_py() - T
+            for key, deleted, ts in versions
         } == expected
 
 
 def test_the_rows_that_remain_are_those_of_late_events() -> None:
-    found = split_logs([rows(a=3, b=4), rows(a=12)], SCHEMA, RULE, CUT)
-    (batch,) = found.remain_logs_iterator()
+    split = split_logs([rows(a=3, b=4), rows(a=12)], SCHEMA, RULE, CUT)
+    (batch,) = split.remain_logs_iterator()
     assert batch.to_pylist() == [{RECORD_KEY: "a", "ts": T + 12}]

@@ -20,13 +20,13 @@ from lakewright.testing.timeline_drawing import at, draw
 
 
 def files(text: str) -> list[BaseFile | LogFile]:
-    found: list[BaseFile | LogFile] = []
+    parsed: list[BaseFile | LogFile] = []
     for file_id, mark, tick in re.findall(r"(\w+)([@+])(\d+)", text):
         instant = at(int(tick))
-        found.append(
+        parsed.append(
             BaseFile(file_id, "0-0-0", instant) if mark == "@" else LogFile(file_id, instant)
         )
-    return found
+    return parsed
 
 
 def show(item: FileSlice) -> str:
@@ -77,7 +77,7 @@ SNAPSHOTS = {
         "f1@0 f1+3 f1@6 f1+9",
         "f1@0+3+9",
     ),
-    "files of pending writes are not seen": (
+    "files of pending writes are not visible": (
         """
         deltacommit |-|
         deltacommit    |-
@@ -109,7 +109,7 @@ SNAPSHOTS = {
         "f1@0 f1+6",
         "f1@0+6",
     ),
-    "a file of an unknown instant within the timeline is not seen": (
+    "a file of an unknown instant within the timeline is not visible": (
         """
         deltacommit |-|
         deltacommit       |-|
@@ -179,7 +179,7 @@ def test_completion_times_of_archived_logs_come_from_history() -> None:
     assert show_groups(build_groups("p", names, after)) == "f1@5+2+20"
 
 
-def test_a_replaced_group_is_gone() -> None:
+def test_a_replaced_file_group_is_not_visible() -> None:
     timeline = draw("""
         commit        |-|
         replacecommit    |-|

@@ -1,4 +1,4 @@
-"""What commits say about completion and freshness, and how it is kept: pure values."""
+"""Completion and freshness of commits, and how they are stored: pure values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def log(time: int | None, path: str = LOG) -> UncompactedLog:
     return UncompactedLog(path, "1", time)
 
 
-SAID: dict[str, tuple[CommitMetadata, Watermarks]] = {
+COMMITS: dict[str, tuple[CommitMetadata, Watermarks]] = {
     "a log file waits": (
         commit(stat()),
         Watermarks(ingested=True, rt_completion=5, rt_freshness=9, uncompacted=log(5))),
@@ -105,32 +105,32 @@ SAID: dict[str, tuple[CommitMetadata, Watermarks]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "expected"), SAID.values(), ids=list(SAID))
-def test_what_a_commit_says(said: CommitMetadata, expected: Watermarks) -> None:
-    parts = watermarks_by_partition("1", said)
+@pytest.mark.parametrize(("metadata", "expected"), COMMITS.values(), ids=list(COMMITS))
+def test_watermarks_of_a_commit(metadata: CommitMetadata, expected: Watermarks) -> None:
+    parts = watermarks_by_partition("1", metadata)
     assert parts == {"p": expected}
     assert combine(parts.values()) == expected
-    assert is_ingest(said) == expected.ingested
+    assert is_ingest(metadata) == expected.ingested
 
 
 REMOVES = {
     "an upsert removes no log files": (commit(stat()), False),
     "a compaction does": (commit(stat(BASE), operation="COMPACT"), True),
     "a log compaction does": (commit(stat(), operation="LOG_COMPACT"), True),
-    "who replaces file groups does": (
+    "a write that replaces file groups does": (
         replace(commit(stat(BASE)), replaced={"p": ("f2",)}), True),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "expected"), REMOVES.values(), ids=list(REMOVES))
-def test_operations_that_remove_log_files(said: CommitMetadata, expected: bool) -> None:
-    assert removes_logs(said) is expected
+@pytest.mark.parametrize(("metadata", "expected"), REMOVES.values(), ids=list(REMOVES))
+def test_operations_that_remove_log_files(metadata: CommitMetadata, expected: bool) -> None:
+    assert removes_logs(metadata) is expected
 
 
 def test_partitions_without_new_files_are_dropped_unless_rows_are_only_moved() -> None:
-    gone = CommitMetadata(replaced={"p": ("f1",), "q": ("f2",)}, stats={"q": (stat(BASE),)})
-    assert dropped_partitions(replace(gone, operation="DELETE_PARTITION")) == {"p"}
-    assert dropped_partitions(replace(gone, operation="CLUSTER")) == set()
+    metadata = CommitMetadata(replaced={"p": ("f1",), "q": ("f2",)}, stats={"q": (stat(BASE),)})
+    assert dropped_partitions(replace(metadata, operation="DELETE_PARTITION")) == {"p"}
+    assert dropped_partitions(replace(metadata, operation="CLUSTER")) == set()
 
 
 def test_an_unknown_log_file_comes_before_all_others() -> None:
@@ -166,7 +166,7 @@ FALLS: dict[str, tuple[Watermarks, Watermarks, CompletionRegression | None]] = {
     "so is an unknown one": (
         Watermarks(rt_completion=5), Watermarks(rt_completion=5, uncompacted=log(None)),
         CompletionRegression(5, log(None))),
-    "without log files nobody is": (
+    "without log files there is no cause": (
         Watermarks(ingested=True, rt_completion=5), Watermarks(ingested=True, rt_completion=2),
         CompletionRegression(5)),
     "what was unknown cannot fall": (Watermarks(), Watermarks(rt_completion=5), None),
@@ -194,12 +194,12 @@ def test_it_does_not_matter_where_folding_begins(
     assert one.followed_by(two).followed_by(three) == one.followed_by(two.followed_by(three))
 
 
-def test_future_event_times_are_kept_by_partition_until_they_have_passed() -> None:
+def test_future_event_times_are_stored_by_partition_until_they_have_passed() -> None:
     parts = {"p": Watermarks(rt_freshness=50), "q": Watermarks(rt_freshness=5), "r": NO_WATERMARKS}
-    known = (("p", 60), ("s", 20))
-    assert future_times(parts, known, 10) == (("p", 60), ("s", 20))
+    stored_times = (("p", 60), ("s", 20))
+    assert future_times(parts, stored_times, 10) == (("p", 60), ("s", 20))
     assert future_times(parts, (), 10) == (("p", 50),)
-    assert future_times({}, known, 20) == (("p", 60),)
+    assert future_times({}, stored_times, 20) == (("p", 60),)
 
 
 entries = st.dictionaries(
@@ -215,8 +215,8 @@ stored = st.builds(
 
 
 @given(stored)
-def test_what_is_kept_is_read_again(kept: FreshnessRecord) -> None:
-    assert parse_freshness_record({FRESHNESS_KEY: format_freshness_record(kept)}) == kept
+def test_a_stored_record_is_read_again(record: FreshnessRecord) -> None:
+    assert parse_freshness_record({FRESHNESS_KEY: format_freshness_record(record)}) == record
 
 
 UNREADABLE = ["", "{", "[]", "null", "7", '{"at": "1"}', '{"at":"1","table":7}']
@@ -243,7 +243,7 @@ HOLDS: dict[str, tuple[str, FreshnessRecord, int, bool]] = {
     "values of another commit do not": (THREE, FreshnessRecord(at(2), at(0), at(2)), 4, False),
     "values that build on an older write do not": (
         THREE, FreshnessRecord(at(4), at(0), at(2)), 4, False),
-    "values that build on one that is gone do not": (
+    "values that build on a write that is not on the timeline do not": (
         THREE, FreshnessRecord(at(4), at(3), at(3)), 4, False),
     "nor those of a first write that is none": (THREE, FreshnessRecord(at(4)), 4, False),
     "on an archived write they do": ("""
@@ -264,7 +264,7 @@ HOLDS: dict[str, tuple[str, FreshnessRecord, int, bool]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("picture", "kept", "tick", "expected"), HOLDS.values(), ids=list(HOLDS))
-def test_values_hold(picture: str, kept: FreshnessRecord, tick: int, expected: bool) -> None:
+@pytest.mark.parametrize(("picture", "record", "tick", "expected"), HOLDS.values(), ids=list(HOLDS))
+def test_values_hold(picture: str, record: FreshnessRecord, tick: int, expected: bool) -> None:
     timeline: Timeline = draw(picture)
-    assert kept.is_valid(timeline.by_time[at(tick)], timeline, timeline.is_committed) is expected
+    assert record.is_valid(timeline.by_time[at(tick)], timeline, timeline.is_committed) is expected

@@ -41,7 +41,7 @@ BYTES = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_has_the_hashes_that_java_gives_it(text: str) -> None:
+def test_a_text_has_the_hashes_of_java(text: str) -> None:
     assert (
         java_string_hash(text),
         murmur2(text.encode(), 0),
@@ -70,7 +70,7 @@ LISTS: dict[str, tuple[list[str | None], int]] = {
 
 
 @pytest.mark.parametrize(("values", "expected"), LISTS.values(), ids=list(LISTS))
-def test_a_list_has_the_hash_that_java_gives_it(values: list[str | None], expected: int) -> None:
+def test_a_list_has_the_hash_of_java(values: list[str | None], expected: int) -> None:
     assert java_list_hash(values) == expected
 
 
@@ -87,13 +87,13 @@ def test_columns_are_hashed_like_single_values() -> None:
 def test_buckets_of_columns_are_those_of_single_keys() -> None:
     first = [*TEXTS, None, "x"]
     second = list(reversed(first))
-    found = buckets_of([pa.array(first, pa.string()), pa.array(second, pa.string())], 7)
+    buckets = buckets_of([pa.array(first, pa.string()), pa.array(second, pa.string())], 7)
     pairs = zip(first, second, strict=True)
-    assert found.tolist() == [bucket_of(pair, 7) for pair in pairs]
-    assert set(found.tolist()) <= set(range(7))
+    assert buckets.tolist() == [bucket_of(pair, 7) for pair in pairs]
+    assert set(buckets.tolist()) <= set(range(7))
 
 
-def test_prepared_keys_give_the_same_murmur_hash_with_any_seed() -> None:
+def test_prepared_keys_have_the_same_murmur_hash_with_any_seed() -> None:
     texts = [*TEXTS, "a", "ab", "abc", "\x7f\x7f", "é"]
     for seed in (0, 1, 0x80000000, 0xFFFFFFFF):
         hashes = np.zeros(len(texts), np.int32)

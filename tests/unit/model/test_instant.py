@@ -110,6 +110,8 @@ def test_times_survive_the_round_trip(moment: datetime) -> None:
     st.from_regex(r"\A[0-9]{17}\Z"),
     st.sampled_from(State),
 )
-def test_any_instant_survives_the_round_trip(action: str, at: str, done: str, state: State) -> None:
-    instant = Instant(at, Action(action), state, done if state is State.COMPLETED else None)
+def test_any_instant_survives_the_round_trip(
+    action: str, at: str, completed_at: str, state: State
+) -> None:
+    instant = Instant(at, Action(action), state, completed_at if state is State.COMPLETED else None)
     assert parse_instant(instant.file_name) == instant

@@ -21,7 +21,7 @@ BEFORE = datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)
 
 Case = tuple[pa.DataType, pa.DataType, list[Any]]
 
-KEPT: dict[str, Case] = {
+LOSSLESS: dict[str, Case] = {
     "whole milliseconds": (MICROS, MILLIS, [WHOLE, None]),
     "milliseconds in a column of microseconds": (MILLIS, MICROS, [WHOLE, None]),
     "whole numbers that a double has": (LONG, DOUBLE, [0, -(2**53), 2**54, -(2**63), None]),
@@ -93,26 +93,26 @@ CHANGED: dict[str, Case] = {
 
 
 def rows(kind: pa.DataType, values: list[Any]) -> pa.Table:
-    """The values in a slice, beside others that it leaves out."""
+    """The values in a slice, next to others that it leaves out."""
     plain = kind if not pa.types.is_date64(kind) else pa.int64()
     made = pa.array([values[0], *values, values[0]], plain).cast(kind)
     return pa.table({"x": made}).slice(1, len(values))
 
 
-@pytest.mark.parametrize(("given", "stored", "values"), KEPT.values(), ids=list(KEPT))
-def test_values_that_stay_the_same_are_taken(
-    given: pa.DataType, stored: pa.DataType, values: list[Any]
+@pytest.mark.parametrize(("written", "stored", "values"), LOSSLESS.values(), ids=list(LOSSLESS))
+def test_values_that_stay_the_same_are_accepted(
+    written: pa.DataType, stored: pa.DataType, values: list[Any]
 ) -> None:
     schema = pa.schema([("x", stored)])
-    check_lossless(rows(given, values), schema)
-    conform(rows(given, values), schema, source="rows")
+    check_lossless(rows(written, values), schema)
+    conform(rows(written, values), schema, source="rows")
 
 
-@pytest.mark.parametrize(("given", "stored", "values"), CHANGED.values(), ids=list(CHANGED))
+@pytest.mark.parametrize(("written", "stored", "values"), CHANGED.values(), ids=list(CHANGED))
 def test_values_that_would_change_are_refused(
-    given: pa.DataType, stored: pa.DataType, values: list[Any]
+    written: pa.DataType, stored: pa.DataType, values: list[Any]
 ) -> None:
-    table = rows(given, values)
+    table = rows(written, values)
     with pytest.raises(InvalidError, match="would change") as caught:
         check_lossless(table, pa.schema([("x", stored)]))
     facts = caught.value.facts

@@ -50,19 +50,19 @@ def rows(kind: pa.DataType, versions: list[tuple[Order, str]]) -> pa.Table:
 
 
 def winners(first: Order, second: Order, kind: pa.DataType, *ordering: str) -> list[str]:
-    """Who wins in one block, in two blocks, and as base row and log row."""
+    """Which row wins in one block, in two blocks, and as base row and log row."""
     rule = MergeRule(ordering or ("score",))
     old, new = rows(kind, [(first, "first")]), rows(kind, [(second, "second")])
     both = rows(kind, [(first, "first"), (second, "second")])
     none = old.slice(0, 0)
     ways = [(none, [both]), (none, [old, new]), (old, [new])]
-    found = []
+    notes = []
     for base, logs in ways:
         outcome = merge_logs([Upserts(block) for block in logs], old.schema, rule)
         tables = merge_with_base(base.to_batches(), outcome, rule)
         (note,) = pa.concat_tables(list(tables)).column("note").to_pylist()
-        found.append(note)
-    return found
+        notes.append(note)
+    return notes
 
 
 @FLOATS
@@ -85,7 +85,7 @@ def test_equal_floats_are_a_tie(one: float | None, other: float | None, kind: pa
 
 
 def java_order(value: float | None) -> tuple[int, float, float]:
-    """What to compare floats by, said value by value."""
+    """The sort key of floats in Java."""
     if value is None:
         return (0, 0.0, 0.0)
     if math.isnan(value):

@@ -199,7 +199,7 @@ NUMBERS: dict[str, tuple[dict[str, str], Any, pa.DataType, str]] = {
         MICROS,
         "2020-01-06 12",
     ),
-    "a timestamp is a moment if told": (
+    "a timestamp is a moment by an option": (
         timed("UNIX_TIMESTAMP", "yyyy/MM/dd") | AS_TEXT,
         1578283932000000,
         MICROS,
@@ -338,9 +338,9 @@ def test_custom_fields_may_hold_times() -> None:
 
 
 REFUSED: dict[str, tuple[str, Sequence[str], dict[str, str], Any, type[Exception]]] = {
-    "text where numbers are told": (
+    "text where numbers are declared": (
         "TIMESTAMP", ["p"], timed("UNIX_TIMESTAMP", "yyyy"), "2020", InvalidError),
-    "numbers where text is told": ("TIMESTAMP", ["p"], DATES, 5, InvalidError),
+    "numbers where text is declared": ("TIMESTAMP", ["p"], DATES, 5, InvalidError),
     "a text that follows no pattern": ("TIMESTAMP", ["p"], DATES, "2020/04/01", InvalidError),
     "an empty text": ("TIMESTAMP", ["p"], DATES, "", InvalidError),
     "a day that does not exist": ("TIMESTAMP", ["p"], DATES, "2021-02-29", InvalidError),

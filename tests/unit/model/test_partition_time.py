@@ -22,7 +22,7 @@ ENDS: dict[str, tuple[str, int | None, int | None]] = {
     "the last hour ends the day": ("day=2026-01-31/hour=23", None, ms(2026, 2, 1)),
     "an hour in one level with the day": ("2026-01-31-05", None, ms(2026, 1, 31, 6)),
     "there are 24 hours": ("2026-01-31/24", None, ms(2026, 2, 1)),
-    "it lasts as long as is said": ("2026-01-31", 7 * 86_400_000, ms(2026, 2, 7)),
+    "it lasts for the interval of the options": ("2026-01-31", 7 * 86_400_000, ms(2026, 2, 7)),
     "what names no time has no end": ("country=no", None, None),
     "nor has a day that there is not": ("2026-02-30", None, None),
 }

@@ -42,14 +42,17 @@ RULES: dict[str, tuple[KeyRule, KeyRule]] = {
         key_rule("complex", ["a"], names_single_field=False),
         KeyRule(("a",)),
     ),
-    "not told, a single field": (key_rule("", ["a"]), KeyRule(("a",))),
-    "not told, several fields": (key_rule("", ["a", "b"]), KeyRule(("a", "b"), names_fields=True)),
+    "no key generator, a single field": (key_rule("", ["a"]), KeyRule(("a",))),
+    "no key generator, several fields": (
+        key_rule("", ["a", "b"]),
+        KeyRule(("a", "b"), names_fields=True),
+    ),
 }
 
 
-@pytest.mark.parametrize(("found", "expected"), RULES.values(), ids=list(RULES))
-def test_a_key_generator_has_its_rule(found: KeyRule, expected: KeyRule) -> None:
-    assert found == expected
+@pytest.mark.parametrize(("rule", "expected"), RULES.values(), ids=list(RULES))
+def test_a_key_generator_has_its_rule(rule: KeyRule, expected: KeyRule) -> None:
+    assert rule == expected
 
 
 def test_a_generator_without_a_rule_is_refused() -> None:
@@ -131,7 +134,7 @@ TEXTS: dict[str, tuple[pa.Array, str]] = {
 
 
 @pytest.mark.parametrize(("column", "text"), TEXTS.values(), ids=list(TEXTS))
-def test_a_value_has_the_text_that_java_gives_it(column: pa.Array, text: str) -> None:
+def test_a_value_has_the_text_of_java(column: pa.Array, text: str) -> None:
     assert value_text(column, "a").to_pylist() == [text]
     with_null = pa.concat_arrays([column, pa.nulls(1, column.type)])
     assert value_text(with_null, "a").to_pylist() == [text, None]
@@ -259,7 +262,7 @@ HASHED: list[tuple[str, list[str], tuple[str | None, ...], int]] = [
 
 
 @pytest.mark.parametrize(("key", "fields", "values", "bucket"), HASHED)
-def test_a_key_has_the_bucket_that_hudi_gives_it(
+def test_a_key_has_the_bucket_of_hudi(
     key: str, fields: list[str], values: tuple[str | None, ...], bucket: int
 ) -> None:
     assert hash_keys(key, fields) == values

@@ -53,6 +53,6 @@ def test_a_slice_conforms_as_the_whole_does(
     start: int,
 ) -> None:
     rows = pa.table([pa.array(values, stored).slice(start)], names=["v"])
-    found = conform(rows, pa.schema([("v", kind)]), source="f")
-    found.validate(full=True)
-    assert found.column("v").to_pylist() == expected[start:]
+    conformed = conform(rows, pa.schema([("v", kind)]), source="f")
+    conformed.validate(full=True)
+    assert conformed.column("v").to_pylist() == expected[start:]

@@ -44,9 +44,9 @@ GOOD: dict[str, tuple[dict[str, Any] | str, TtlPolicy]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "expected"), GOOD.values(), ids=list(GOOD))
-def test_policies_are_read(given: dict[str, Any] | str, expected: TtlPolicy) -> None:
-    assert parse_policy(given) == expected
+@pytest.mark.parametrize(("written", "expected"), GOOD.values(), ids=list(GOOD))
+def test_policies_are_read(written: dict[str, Any] | str, expected: TtlPolicy) -> None:
+    assert parse_policy(written) == expected
     assert parse_policies(format_policies((expected,))) == (expected,)
 
 
@@ -75,10 +75,10 @@ BAD: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "message"), BAD.values(), ids=list(BAD))
-def test_what_is_no_policy_is_refused_with_its_reason(given: Any, message: str) -> None:
+@pytest.mark.parametrize(("written", "message"), BAD.values(), ids=list(BAD))
+def test_what_is_no_policy_is_refused_with_its_reason(written: Any, message: str) -> None:
     with pytest.raises(InvalidError) as caught:
-        parse_policy(given)
+        parse_policy(written)
     assert message in str(caught.value)
 
 
@@ -220,7 +220,7 @@ def test_a_spec_that_fits_in_many_ways_but_for_its_end_is_answered(
     spec=st.lists(st.text("ab?*", min_size=1, max_size=5) | st.just("**"), min_size=1, max_size=5),
     path=st.lists(st.text("ab", max_size=5), min_size=1, max_size=5),
 )
-def test_specs_match_as_their_wildcards_say(spec: list[str], path: list[str]) -> None:
+def test_specs_match_by_their_wildcards(spec: list[str], path: list[str]) -> None:
     levels = [re.sub(r"\*+", "*", level) if level != "**" else level for level in spec]
     policy = TtlPolicy(spec="/".join(levels), units=TtlUnit.DAYS, value=1)
     expected = levels == ["*"] or levels_match(levels, path)

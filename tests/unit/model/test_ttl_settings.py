@@ -35,7 +35,7 @@ TEN_DAYS = TtlPolicy(spec="**", units=TtlUnit.DAYS, value=10)
 
 
 def policies(*listed: list[dict[str, object]]) -> dict[str, str]:
-    return {"hoodie.ttl.policies": json.dumps([each for part in listed for each in part])}
+    return {"hoodie.ttl.policies": json.dumps([policy for part in listed for policy in part])}
 
 
 def test_the_defaults_change_nothing() -> None:

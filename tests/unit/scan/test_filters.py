@@ -63,10 +63,10 @@ UNDERSTOOD: dict[str, list[int]] = {
 
 @pytest.mark.parametrize(("text", "expected"), UNDERSTOOD.items())
 def test_rows_that_pass(text: str, expected: list[int]) -> None:
-    found = parse_filter(text, ROWS.schema)
-    assert found is not None
+    parsed = parse_filter(text, ROWS.schema)
+    assert parsed is not None
     numbered = ROWS.append_column("at_row", pa.array(range(4)))
-    passed: list[Any] = numbered.filter(found.expression).column("at_row").to_pylist()
+    passed: list[Any] = numbered.filter(parsed.expression).column("at_row").to_pylist()
     assert passed == expected
 
 
@@ -107,19 +107,19 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("text", "says"), REFUSED.items())
-def test_what_is_no_filter_is_refused(text: str, says: str) -> None:
-    with pytest.raises(InvalidError, match=says):
+@pytest.mark.parametrize(("text", "message"), REFUSED.items())
+def test_what_is_no_filter_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
         parse_filter(text, ROWS.schema)
 
 
 def test_conjuncts_of_a_filter_are_used_for_pruning() -> None:
-    found = parse_filter(
+    parsed = parse_filter(
         "day = '2026-01-01' and (n in (1, 2)) and (n > 1 or id = 'a')", ROWS.schema
     )
-    assert found is not None
-    assert found.comparisons == (
+    assert parsed is not None
+    assert parsed.comparisons == (
         Comparison("day", "=", date(2026, 1, 1)),
         Comparison("n", "in", (1, 2)),
     )
-    assert found.columns == ("day", "n", "id")
+    assert parsed.columns == ("day", "n", "id")

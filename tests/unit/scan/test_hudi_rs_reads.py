@@ -21,16 +21,18 @@ DIFFERS = {
 
 
 def options(query: Query) -> HudiReadOptions:
-    asked = HudiReadOptions()
+    read_options = HudiReadOptions()
     if query.kind == "as_of" and query.as_of:
-        return asked.with_as_of_timestamp(query.as_of)
+        return read_options.with_as_of_timestamp(query.as_of)
     if query.kind == "read_optimized":
-        return asked.with_hudi_option("hoodie.read.use.read_optimized.mode", "true")
+        return read_options.with_hudi_option("hoodie.read.use.read_optimized.mode", "true")
     if query.kind == "changes":
         since = query.since if query.since and query.since != "000" else "19700101000000000"
-        asked = asked.with_query_type(HudiQueryType.Incremental).with_start_timestamp(since)
-        return asked.with_end_timestamp(query.until) if query.until else asked
-    return asked
+        read_options = read_options.with_query_type(HudiQueryType.Incremental).with_start_timestamp(
+            since
+        )
+        return read_options.with_end_timestamp(query.until) if query.until else read_options
+    return read_options
 
 
 @pytest.mark.parametrize("name", SUPPORTED)

@@ -32,13 +32,13 @@ def drawn(picture: str, table_type: str = "MERGE_ON_READ") -> Snapshot:
     return Snapshot(table.storage, load_snapshot(table.storage).config, draw(picture))
 
 
-def analyzed(snapshot: Snapshot, **told: Any) -> QueryContext:
-    """Ranges are told by ticks."""
-    asked: dict[str, Any] = {
+def analyzed(snapshot: Snapshot, **options: Any) -> QueryContext:
+    """Analyze a range whose begin and end may be ticks."""
+    arguments: dict[str, Any] = {
         name: at(value) if name in ("begin", "end") and isinstance(value, int) else value
-        for name, value in told.items()
+        for name, value in options.items()
     }
-    return IncrementalQueryAnalyzer(snapshot=snapshot, **asked).analyze()
+    return IncrementalQueryAnalyzer(snapshot=snapshot, **arguments).analyze()
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Case:
     """A range, and what it must choose: requested ticks in order, and the checkpoint."""
 
     picture: str
-    told: dict[str, Any]
+    options: dict[str, Any]
     expected: str
     checkpoint: int | None
 
@@ -114,7 +114,7 @@ RANGES = {
 
 @pytest.mark.parametrize("case", RANGES.values(), ids=list(RANGES))
 def test_range(case: Case) -> None:
-    context = analyzed(drawn(case.picture), **case.told)
+    context = analyzed(drawn(case.picture), **case.options)
     assert " ".join(tick(instant) for instant in context.instants) == case.expected
     assert context.checkpoint == (None if case.checkpoint is None else at(case.checkpoint))
 
@@ -165,10 +165,10 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("told", "message"), BAD.values(), ids=list(BAD))
-def test_bad_input(told: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("options", "message"), BAD.values(), ids=list(BAD))
+def test_bad_input(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidError, match=message):
-        analyzed(drawn(HOLLOW), **told)
+        analyzed(drawn(HOLLOW), **options)
 
 
 def served() -> WrittenTable:
@@ -183,13 +183,13 @@ def served() -> WrittenTable:
 
 
 def archive(table: WrittenTable) -> None:
-    kept = {
+    options = {
         "hoodie.clean.commits.retained": "1",
         "hoodie.keep.min.commits": "2",
         "hoodie.keep.max.commits": "3",
     }
-    assert table.services(kept).run("clean")
-    assert table.services(kept).run("archive")
+    assert table.services(options).run("clean")
+    assert table.services(options).run("archive")
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["active", "archived"])
@@ -199,29 +199,29 @@ def test_services_and_overwrites_can_be_left_out(*, archived: bool) -> None:
         archive(table)
     snapshot = load_snapshot(table.storage)
     assert bool(snapshot.archived) is archived
-    told: list[dict[str, Any]] = [
+    combinations: list[dict[str, Any]] = [
         {},
         {"skip_clustering": True},
         {"skip_insert_overwrite": True},
         {"skip_clustering": True, "skip_insert_overwrite": True},
     ]
-    found = [analyzed(snapshot, begin=EARLIEST, **each) for each in told]
-    assert [len(context.instants) for context in found] == [6, 5, 5, 4]
-    assert [len(context.commit_times) for context in found] == [5, 5, 4, 4]
-    assert {context.checkpoint for context in found} == {found[0].last_completed}
+    contexts = [analyzed(snapshot, begin=EARLIEST, **options) for options in combinations]
+    assert [len(context.instants) for context in contexts] == [6, 5, 5, 4]
+    assert [len(context.commit_times) for context in contexts] == [5, 5, 4, 4]
+    assert {context.checkpoint for context in contexts} == {contexts[0].last_completed}
 
 
 def test_an_archiver_at_work_shows_no_instant_twice() -> None:
     table = served()
     writes = [i.requested_at for i in load_snapshot(table.storage).timeline if i.is_write]
     files = table.storage.list_files(".hoodie/timeline")
-    kept = {file.path: table.storage.read(file.path) for file in files}
+    active_files = {file.path: table.storage.read(file.path) for file in files}
     archive(table)
-    for path, data in kept.items():
+    for path, data in active_files.items():
         if not table.storage.exists(path):
             table.storage.create(path, data)
-    found = analyzed(load_snapshot(table.storage), begin=EARLIEST)
-    assert sorted(i.requested_at for i in found.instants) == sorted(writes)
+    context = analyzed(load_snapshot(table.storage), begin=EARLIEST)
+    assert sorted(i.requested_at for i in context.instants) == sorted(writes)
 
 
 def tick(instant: Instant) -> str:

@@ -32,10 +32,10 @@ def storage() -> MemoryStorage:
 def writes(storage: MemoryStorage) -> list[Instant]:
     """Three versions of one file; each takes over the rows that it does not change."""
     builder = TableBuilder(storage, SCHEMA, table_type="COPY_ON_WRITE").create()
-    done = []
+    instants = []
     for rows in (version(a=1, b=1, c=1), version(a=1, b=2, c=2), version(a=1, b=2, c=3)):
-        done.append(builder.commit({("d", "f"): rows}, action=Action.COMMIT))
-    return done
+        instants.append(builder.commit({("d", "f"): rows}, action=Action.COMMIT))
+    return instants
 
 
 def changed(

@@ -29,24 +29,26 @@ def _small_masks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Counter[str]:
-    return Counter(str(each) for batch in batches for each in batch.to_pylist())
+    return Counter(str(record) for batch in batches for record in batch.to_pylist())
 
 
 def masked_by_hand(table: WrittenTable, plan: ScanPlan) -> Counter[str]:
-    """What a scan of the base files, the beaten rows taken out, and the changed rows are."""
-    beaten: dict[str, set[int]] = {}
+    """What a scan of the base files, without the overwritten rows, and the changed rows are."""
+    positions: dict[str, set[int]] = {}
     for batch in read_overwritten_rows(table.storage, plan):
         assert batch.schema == plan.overwritten_schema
-        for each in batch.to_pylist():
-            beaten.setdefault(each[FILE], set()).add(each[ROW])
-    found = rows_of(read_updated_rows(table.storage, plan))
+        for position in batch.to_pylist():
+            positions.setdefault(position[FILE], set()).add(position[ROW])
+    records = rows_of(read_updated_rows(table.storage, plan))
     for item in plan.slices:
         assert item.base is not None
         with table.storage.open_input(item.path(item.base)) as source:
             stored = pq.read_table(source, columns=list(plan.columns)).to_pylist()
-        gone = beaten.get(item.base.name, set())
-        found.update(str(each) for number, each in enumerate(stored) if number not in gone)
-    return found
+        overwritten = positions.get(item.base.name, set())
+        records.update(
+            str(record) for number, record in enumerate(stored) if number not in overwritten
+        )
+    return records
 
 
 def history(**create: object) -> WrittenTable:
@@ -68,7 +70,7 @@ TABLES: dict[str, Callable[[], WrittenTable]] = {
 
 
 @pytest.mark.parametrize("make", TABLES.values(), ids=list(TABLES))
-def test_kept_and_changed_rows_are_the_merged_rows(make: Callable[[], WrittenTable]) -> None:
+def test_remaining_and_updated_rows_are_the_merged_rows(make: Callable[[], WrittenTable]) -> None:
     table = make()
     plan = plan_snapshot(load_snapshot(table.storage))
     masked = decode_plan(encode_plan(plan.masked))
@@ -110,7 +112,7 @@ class Case:
 
 
 CASES = {
-    "few changes beside a large base file": Case((slice_of(400, 50, 50),), 1),
+    "few changes and a large base file": Case((slice_of(400, 50, 50),), 1),
     "as many changes as rows": Case((slice_of(400, 101),), 0),
     "no log files": Case((slice_of(400),), 0),
     "no base file": Case((slice_of(0, 10),), 0),

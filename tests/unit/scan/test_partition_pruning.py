@@ -33,7 +33,7 @@ def config(fields: str, properties: dict[str, str] | None = None) -> TableConfig
     )
 
 
-TOLD = {
+PATH_VALUES = {
     "text": ("day", ["2026-01-01", "x"], [PathColumn("day", 0, 1, "string")]),
     "a number": ("hour", ["7", "12"], [PathColumn("hour", 0, 1, "int32")]),
     "a date": ("date", ["2026-01-01"], [PathColumn("date", 0, 1, "date32[day]", span=(0, 10))]),
@@ -59,7 +59,9 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(("fields", "partitions", "expected"), TOLD.values(), ids=list(TOLD))
+@pytest.mark.parametrize(
+    ("fields", "partitions", "expected"), PATH_VALUES.values(), ids=list(PATH_VALUES)
+)
 def test_the_values_of_a_path(
     fields: str, partitions: list[str], expected: list[PathColumn]
 ) -> None:
@@ -93,7 +95,7 @@ FILTERS = {
 
 
 @pytest.mark.parametrize(("comparison", "expected"), FILTERS.values(), ids=list(FILTERS))
-def test_what_a_filter_says(comparison: Comparison, expected: bool) -> None:
+def test_filters_on_partition_values(comparison: Comparison, expected: bool) -> None:
     assert may_match("7", HOUR, [comparison]) is expected
 
 

@@ -44,7 +44,7 @@ def test_order(blocks: str, expected: str) -> None:
 BY_COMMIT = {
     "the parts count where rows are asked for by commit": ("1 2 3[1,2] 4", {"2", "4"}, "1 2 4"),
     "parts from before the range may be missing": ("2 3[1,2] 4", {"2", "3"}, "2 4"),
-    "the log compaction counts if a part of the range is gone": ("3[1,2] 4", {"2", "3"}, "3 4"),
+    "the log compaction counts if a part of the range is missing": ("3[1,2] 4", {"2", "3"}, "3 4"),
     "parts of parts": ("1 2 3[1,2] 4 5[3,4]", {"1", "2", "3", "4", "5"}, "1 2 4"),
 }
 

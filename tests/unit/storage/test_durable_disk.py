@@ -43,7 +43,7 @@ def test_the_sidecar_of_any_bytes_matches_them_and_no_others(data: bytes, chunk:
 
 
 def test_what_hadoop_wrote_matches_and_is_what_we_would_write() -> None:
-    seen = 0
+    sidecars = 0
     for path in sorted(GOLDEN.glob("*.zip")):
         with zipfile.ZipFile(path) as archive:
             for entry in archive.namelist():
@@ -52,8 +52,8 @@ def test_what_hadoop_wrote_matches_and_is_what_we_would_write() -> None:
                     data = archive.read(f"{folder}/{name[1:-4]}")
                     assert matches(data, archive.read(entry)), entry
                     assert sidecar_of(data) == archive.read(entry)
-                    seen += 1
-    assert seen > 500
+                    sidecars += 1
+    assert sidecars > 500
 
 
 def test_the_name_is_hidden_and_ends_in_crc() -> None:

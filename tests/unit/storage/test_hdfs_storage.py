@@ -1,4 +1,4 @@
-"""What can be said of tables on HDFS without one: addresses, settings, and what errors mean."""
+"""Tables on HDFS, tested without one: addresses, settings, and what errors mean."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_settings_of_hdfs_do_not_disturb_other_storages(address: str) -> None:
 
 
 class FakeNative:
-    """The package, of which only the making of clients is asked."""
+    """The package, of which the tests only make clients."""
 
     def __init__(self, nameservices: tuple[str, ...] = ()) -> None:
         self.made: list[tuple[str, dict[str, str]]] = []
@@ -128,7 +128,7 @@ def test_a_host_that_is_no_nameservice_is_a_namenode_at_the_usual_port(
     assert [url for url, _ in native.made] == ["hdfs://lake:8020"]
 
 
-def test_observers_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_observers_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hdfs_native", native := FakeNative(("lake",)))
     storage_for("hdfs://lake/t", {f"{PROVIDER}.lake": OBSERVER, "dfs.x": "1"})
     assert native.made == [("hdfs://lake", {f"{PROVIDER}.lake": ACTIVE, "dfs.x": "1"})]
@@ -201,7 +201,7 @@ def use(monkeypatch: pytest.MonkeyPatch, client: object) -> None:
 
 
 @pytest.mark.parametrize(("error", "kind"), READING.values(), ids=list(READING))
-def test_trouble_in_reading_is_one_of_ours(
+def test_a_failed_read_is_an_error_of_the_library(
     storage: Storage,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
@@ -304,7 +304,7 @@ def test_a_lost_answer_is_reported_as_such_and_may_be_of_the_own_file(
     assert space.names == {"/t/p/f": b"1"}
 
 
-def test_a_taken_name_is_a_conflict_and_takes_no_harm(
+def test_a_taken_name_is_a_conflict_and_stays_unchanged(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, space := Namespace())
@@ -318,8 +318,8 @@ def test_a_taken_name_is_a_conflict_and_takes_no_harm(
 def test_a_clean_up_that_fails_hides_no_error(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = OSError("connection reset")
-    use(monkeypatch, Namespace(write=gone, close=gone, delete=gone))
+    error = OSError("connection reset")
+    use(monkeypatch, Namespace(write=error, close=error, delete=error))
     with pytest.raises(UnavailableError) as caught:
         write(storage, "create")
-    assert caught.value.__cause__ is gone
+    assert caught.value.__cause__ is error

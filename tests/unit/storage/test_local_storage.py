@@ -68,8 +68,8 @@ def test_a_file_on_another_host_is_refused() -> None:
 
 
 def test_options_are_read_and_checked() -> None:
-    given = {"verify_sidecars": "false", "durable": "TRUE", "fs.s3a.access.key": "k"}
-    assert LocalStorage.at("/t", given) == LocalStorage("/t", verify_sidecars=False)
+    options = {"verify_sidecars": "false", "durable": "TRUE", "fs.s3a.access.key": "k"}
+    assert LocalStorage.at("/t", options) == LocalStorage("/t", verify_sidecars=False)
     assert LocalStorage("/t").durable
     assert LocalStorage.at("/t", {}) == LocalStorage("/t")
     assert LocalStorage.at("/t", {"durable": "false"}) == LocalStorage("/t", durable=False)
@@ -154,7 +154,7 @@ class DeadAt(Disk):
 
 
 @pytest.mark.parametrize("step", ["rename", "unlink"])
-def test_the_sidecar_goes_before_its_file(tmp_path: Path, step: str) -> None:
+def test_the_sidecar_is_deleted_before_its_file(tmp_path: Path, step: str) -> None:
     storage = LocalStorage(str(tmp_path), disk=DeadAt(step))
     put_with_sidecar(storage, "f", b"old", sidecar_of(b"old"))
     with pytest.raises(Crash):
@@ -190,10 +190,10 @@ class Killed(Disk):
 def test_a_killed_writer_leaves_no_half_file(storage: LocalStorage) -> None:
     with pytest.raises(Crash):
         replace(storage, disk=Killed()).create("p/f", b"bytes")
-    (left,) = os.listdir(f"{storage.folder}/p")
-    assert left.startswith(".")
-    assert ".log" not in left
-    assert not left.endswith((".parquet", ".orc", ".hfile", ".lance"))
+    (name,) = os.listdir(f"{storage.folder}/p")
+    assert name.startswith(".")
+    assert ".log" not in name
+    assert not name.endswith((".parquet", ".orc", ".hfile", ".lance"))
     assert list(storage.list_tree("")) == []
     storage.create("p/f", b"again")
     storage.delete_folder("p")
@@ -216,7 +216,7 @@ class AnsweredTwice(Disk):
         super().link(folder, source, target)
 
 
-def test_a_link_whose_answer_was_lost_is_known_as_ones_own(tmp_path: Path) -> None:
+def test_a_link_whose_answer_was_lost_is_recognized_as_the_own_one(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path), disk=AnsweredTwice())
     storage.create("f", b"mine")
     assert storage.read("f") == b"mine"
@@ -266,7 +266,7 @@ def test_without_hard_links_exactly_one_creator_wins(without_links: LocalStorage
     assert len(os.listdir(f"{storage.folder}/p")) == 20
 
 
-class BesideAnother(NoLinks):
+class RacingCreate(NoLinks):
     """Another machine creates the same name between the look at it and the rename."""
 
     def __init__(self, other: LocalStorage, won: list[bytes]) -> None:
@@ -288,7 +288,7 @@ class BesideAnother(NoLinks):
             creates(other, target, b"another machine", self.won)
 
 
-class BesideAnotherNoFlags(BesideAnother):
+class RacingCreateNoFlags(RacingCreate):
     """The same where there is no rename that replaces nothing."""
 
     def rename_new(self, folder: int, source: str, target: str) -> None:
@@ -302,12 +302,12 @@ def creates(storage: LocalStorage, path: str, data: bytes, won: list[bytes]) -> 
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [(BesideAnother, NoLinks), (BesideAnotherNoFlags, NoLinksNoFlags)]
+    ("first", "second"), [(RacingCreate, NoLinks), (RacingCreateNoFlags, NoLinksNoFlags)]
 )
 def test_two_machines_without_hard_links_cannot_both_create_a_name(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    first: type[BesideAnother],
+    first: type[RacingCreate],
     second: type[Disk],
 ) -> None:
     monkeypatch.setattr("fcntl.flock", lambda *_: None)
@@ -422,8 +422,8 @@ class Noted(Disk):
             self.notes.append(f"gone {name}")
 
     def taken(self) -> list[str]:
-        found, self.notes = self.notes, []
-        return found
+        notes, self.notes = self.notes, []
+        return notes
 
 
 def test_what_has_returned_is_on_the_disk(tmp_path: Path) -> None:
@@ -517,7 +517,7 @@ def test_a_file_system_without_sync_of_folders_is_fit(
 
 @pytest.fixture
 def linked(tmp_path: Path) -> LocalStorage:
-    """A table with a link to a folder beside it, and a dangling one."""
+    """A table with a link to a folder next to it, and a dangling one."""
     storage = LocalStorage(f"{tmp_path}/table")
     storage.create("real/file", b"1")
     (tmp_path / "outside/sub").mkdir(parents=True)
@@ -531,8 +531,8 @@ def linked(tmp_path: Path) -> LocalStorage:
 def outside(tmp_path: Path) -> dict[str, bytes]:
     folder = tmp_path / "outside"
     return {
-        str(each.relative_to(folder)): each.read_bytes() if each.is_file() else b""
-        for each in folder.rglob("*")
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
+        for path in folder.rglob("*")
     }
 
 
@@ -551,7 +551,7 @@ def test_listings_follow_no_link_to_a_folder(linked: LocalStorage) -> None:
 def test_a_link_that_is_passed_over_is_named(linked: LocalStorage) -> None:
     with pytest.warns(RuntimeWarning, match="linked is a symbolic link"):
         linked.list_files("")
-    assert [each.name for each in linked.list_ignored()] == ["linked"]
+    assert [file.name for file in linked.list_ignored()] == ["linked"]
 
 
 BEHIND_A_LINK: dict[str, Callable[[LocalStorage], object]] = {
@@ -605,7 +605,7 @@ def test_names_that_are_no_paths_are_passed_over(storage: LocalStorage) -> None:
     assert storage.list_folders("") == ["p"]
     assert storage.list_folders("p") == []
     assert [file.path for file in storage.list_tree("")] == ["p/f"]
-    assert [each.name for each in storage.list_ignored()] == [
+    assert [file.name for file in storage.list_ignored()] == [
         "\\xff\\xfe",
         "\\xff\\xfe.file",
         "p/\\x7f",
@@ -618,7 +618,7 @@ def test_names_that_are_no_paths_are_passed_over(storage: LocalStorage) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 100])
-def test_many_files_go_with_their_checksum_files(tmp_path: Path, count: int) -> None:
+def test_many_files_are_deleted_with_their_checksum_files(tmp_path: Path, count: int) -> None:
     storage = LocalStorage.at(str(tmp_path), {})
     for number in range(count):
         folder = tmp_path / f"p{number}"
@@ -626,4 +626,4 @@ def test_many_files_go_with_their_checksum_files(tmp_path: Path, count: int) -> 
         (folder / "a").write_bytes(b"1")
         (folder / sidecar_name("a")).write_bytes(sidecar_of(b"1"))
     storage.delete_many(f"p{number}/a" for number in (*range(count), count))
-    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -6,7 +6,7 @@ from lakewright.errors import InvalidError
 from lakewright.storage.memory import MemoryStorage
 
 
-def test_the_clock_that_is_given_stamps_every_write() -> None:
+def test_the_clock_of_the_constructor_stamps_every_write() -> None:
     times = iter((1000, 2000, 3000))
     storage = MemoryStorage.fresh({"a": b"1"}, now_ms=lambda: next(times))
     storage.create("b", b"2")
@@ -44,7 +44,7 @@ def test_there_are_no_options() -> None:
         MemoryStorage.at("memory://t", {"endpoint": "x"})
 
 
-def test_a_folder_goes_with_its_last_file() -> None:
+def test_a_folder_is_deleted_with_its_last_file() -> None:
     storage = MemoryStorage.fresh({"a/b/c/1": b"", "a/b/2": b""})
     storage.delete("a/b/c/1")
     assert storage.list_folders("a/b") == []

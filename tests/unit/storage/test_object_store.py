@@ -52,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
         if fault.isdigit():
             self.answer(int(fault))
             return
-        if fault == "somebody else was first":
+        if fault == "another writer was first":
             self.bucket.data, self.bucket.token = b"theirs", "another"
         none_match = self.headers.get("If-None-Match") == "*"
         match = self.headers.get("If-Match")
@@ -148,9 +148,9 @@ def test_a_writer_knows_its_own_file(
 
 FOREIGN_WRITES = {
     "the file was there before": [],
-    "the first try got lost and somebody else was first": [
+    "the first try got lost and another writer was first": [
         ("PUT", "503"),
-        ("PUT", "somebody else was first"),
+        ("PUT", "another writer was first"),
     ],
 }
 
@@ -205,7 +205,7 @@ def test_a_replacer_knows_its_own_file(storage: ObjectStorage, bucket: Bucket, f
     assert bucket.data == b"2"
 
 
-def test_a_server_that_is_gone_is_unavailable() -> None:
+def test_a_stopped_server_is_unavailable() -> None:
     options = {"endpoint": "http://127.0.0.1:9", "max_retries": "0", "access_key_id": "k"}
     storage = ObjectStorage.at("s3://bucket/t", {**options, "secret_access_key": "s"})
     for call in (storage.read, storage.list_files, storage.delete, storage.status):

@@ -95,11 +95,11 @@ OPTIONS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "expected"), OPTIONS.values(), ids=list(OPTIONS))
-def test_options(given: dict[str, str], expected: dict[str, str]) -> None:
+@pytest.mark.parametrize(("options", "expected"), OPTIONS.values(), ids=list(OPTIONS))
+def test_options(options: dict[str, str], expected: dict[str, str]) -> None:
     place = ObjectLocation.parse("s3://b/t")
-    assert dict(normal_options(place, given)) == expected
-    assert dict(normal_options(place, dict(reversed(given.items())))) == expected
+    assert dict(normal_options(place, options)) == expected
+    assert dict(normal_options(place, dict(reversed(options.items())))) == expected
 
 
 BAD_OPTIONS = {

@@ -65,8 +65,8 @@ def test_a_timeline_version_that_was_deleted_concurrently_is_read_again(
     assert [i for i in snapshot.archived if i.requested_at < first]
 
 
-def times(found: list[Instant]) -> set[str]:
-    return {instant.requested_at for instant in found}
+def times(instants: list[Instant]) -> set[str]:
+    return {instant.requested_at for instant in instants}
 
 
 AHEAD_MS = {
@@ -79,8 +79,8 @@ AHEAD_MS = {
 def test_writes_that_were_archived_since_are_found(ahead_ms: int) -> None:
     clock = ManualClock()
     table = archived(MemoryStorage.fresh(now_ms=lambda: clock.now_ms() - ahead_ms), clock)
-    wanted = table.upsert([row("a", 9, day="d")])
+    commit = table.upsert([row("a", 9, day="d")])
     more(table)
     table.services(FEW).run("archive")
-    found = times(load_snapshot(table.storage).archived_after(wanted.completed_at))
-    assert wanted.instant in found
+    times_after = times(load_snapshot(table.storage).archived_after(commit.completed_at))
+    assert commit.instant in times_after

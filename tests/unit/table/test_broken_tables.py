@@ -28,7 +28,7 @@ def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def newest(path: Path, pattern: str) -> Path:
-    return max(found for found in path.glob(pattern) if not found.name.endswith(".crc"))
+    return max(file for file in path.glob(pattern) if not file.name.endswith(".crc"))
 
 
 def properties(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:

@@ -89,7 +89,7 @@ CASES = {
         {0: "f1@"},
         clash=0,
     ),
-    "what completed before mine began was seen": Case(
+    "a write that completed before mine began is no conflict": Case(
         """
         commit |-|
         commit    |--
@@ -374,7 +374,7 @@ CASES = {
         non_blocking=True,
         clash=1,
     ),
-    "of several the first that clashes is told": Case(
+    "of several the first that conflicts is reported": Case(
         """
         deltacommit |-------
         deltacommit  |-|
@@ -531,7 +531,7 @@ CASES = {
         announced=(2,),
         other_operation="INSERT_OVERWRITE_TABLE",
     ),
-    "a cancellable compaction goes on beside log files": Case(
+    "a cancellable compaction does not conflict with log files": Case(
         """
         compaction  |-----
         deltacommit   |---
@@ -542,7 +542,7 @@ CASES = {
         cancellable=(0,),
         announced=(2,),
     ),
-    "but not beside an earlier base file that it would hide": Case(
+    "but with an earlier base file that it would hide": Case(
         """
         deltacommit |-----
         compaction    |---
@@ -572,9 +572,9 @@ CASES = {
 def metadata(instant: str, text: str, operation: str) -> CommitMetadata:
     stats: dict[str, tuple[WriteStat, ...]] = {}
     replaced: dict[str, tuple[str, ...]] = {}
-    for gone, partition, file_id, mark in re.findall(r"(-?)(?:(p\d)/)?([\w-]+)([@+]?)", text):
+    for minus, partition, file_id, mark in re.findall(r"(-?)(?:(p\d)/)?([\w-]+)([@+]?)", text):
         folder = partition or "p1"
-        if gone:
+        if minus:
             replaced[folder] = (*replaced.get(folder, ()), file_id)
             continue
         file = BaseFile(file_id, "0-0-0", instant) if mark == "@" else LogFile(file_id, instant)
@@ -599,46 +599,46 @@ def judged(case: Case) -> Conflict | None:
     tick, text = case.mine
     instants = {i.requested_at: i for i in now}
 
-    def load(wanted: Sequence[Instant]) -> list[ConcurrentOperation]:
+    def load(concurrent: Sequence[Instant]) -> list[ConcurrentOperation]:
         texts = {at(other): text for other, text in case.others.items()}
-        return [marked(i, texts[i.requested_at], case.other_operation) for i in wanted]
+        return [marked(i, texts[i.requested_at], case.other_operation) for i in concurrent]
 
     def marked(instant: Instant, text: str, operation: str) -> ConcurrentOperation:
         requested_at = instant.requested_at
-        known = metadata(requested_at, text, operation)
-        found = operation_of_commit(instant, known)
+        commit = metadata(requested_at, text, operation)
+        footprint = operation_of_commit(instant, commit)
         if requested_at in map(at, case.announced):
             nothing = ConcurrentOperation(requested_at, instant.completed_action)
-            paths = [stat.path or "" for stat in known.write_stats()]
-            found = with_marker_files(nothing, paths, operation)
-        return replace(found, cancellable=requested_at in map(at, case.cancellable))
+            paths = [stat.path or "" for stat in commit.write_stats()]
+            footprint = with_marker_files(nothing, paths, operation)
+        return replace(footprint, cancellable=requested_at in map(at, case.cancellable))
 
     mine = marked(instants[at(tick)], text, case.operation)
     before = as_of(now, tick)
-    living = frozenset(map(at, case.announced))
-    return find_conflict(mine, before, now, load, non_blocking=case.non_blocking, live=living)
+    live = frozenset(map(at, case.announced))
+    return find_conflict(mine, before, now, load, non_blocking=case.non_blocking, live=live)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_conflicts(case: Case) -> None:
-    found = judged(case)
-    assert (found and found.instant.requested_at) == (
+    conflict = judged(case)
+    assert (conflict and conflict.instant.requested_at) == (
         None if case.clash is None else at(case.clash)
     )
 
 
 def test_a_conflict_names_the_file_groups_in_a_sentence() -> None:
-    found = judged(CASES["a write that began later and completed first wins"])
-    assert found is not None
-    assert found.groups == (("p1", "f2"),)
-    assert found.reason == (
+    conflict = judged(CASES["a write that began later and completed first wins"])
+    assert conflict is not None
+    assert conflict.groups == (("p1", "f2"),)
+    assert conflict.reason == (
         "a deltacommit completed that touches the same file groups as this write"
     )
 
 
 def test_nothing_is_loaded_without_concurrent_writes() -> None:
-    def load(wanted: Sequence[Instant]) -> list[ConcurrentOperation]:
-        raise AssertionError(wanted)
+    def load(concurrent: Sequence[Instant]) -> list[ConcurrentOperation]:
+        raise AssertionError(concurrent)
 
     now = draw("""
         commit |-|
@@ -664,8 +664,8 @@ PENDING = Instant(at(1), Action.COMPACTION, State.REQUESTED)
 
 def test_a_compaction_plan_has_a_footprint() -> None:
     operation = CompactionOperation(partition="p1", file_id=BUCKET_A, base_instant=at(0))
-    found = operation_of_compaction_plan(PENDING, CompactionPlan(operations=(operation,)))
-    assert found == ConcurrentOperation(
+    footprint = operation_of_compaction_plan(PENDING, CompactionPlan(operations=(operation,)))
+    assert footprint == ConcurrentOperation(
         at(1), Action.COMMIT, OperationKind.COMPACTION, base_groups=groups(("p1", "00000001"))
     )
 
@@ -678,7 +678,7 @@ BEFORE_IT = Instant(at(1), Action.COMPACTION, State.REQUESTED)
 LANDED: dict[str, tuple[Instant, CompactionOperation, bool]] = {
     "a plan above its time that does not name it hides it": (
         AFTER_IT, replace(FOLDED, logs=()), True),
-    "a plan that names it has seen it": (AFTER_IT, FOLDED, False),
+    "a plan that names it includes it": (AFTER_IT, FOLDED, False),
     "a plan below its time leaves it on top": (BEFORE_IT, replace(FOLDED, logs=()), False),
     "a plan of another group does not matter": (
         AFTER_IT, replace(FOLDED, file_id="f2", logs=()), False),
@@ -686,18 +686,21 @@ LANDED: dict[str, tuple[Instant, CompactionOperation, bool]] = {
 
 
 @pytest.mark.parametrize(("other", "operation", "clash"), LANDED.values(), ids=list(LANDED))
-@pytest.mark.parametrize("done", [False, True], ids=["pending", "completed"])
+@pytest.mark.parametrize("completed", [False, True], ids=["pending", "completed"])
 def test_a_log_file_that_has_landed(
-    other: Instant, operation: CompactionOperation, clash: bool, done: bool
+    other: Instant, operation: CompactionOperation, clash: bool, completed: bool
 ) -> None:
-    if done:
+    if completed:
         other = Instant(other.requested_at, Action.COMMIT, completed_at=at(7))
     mine = operation_of_commit(LATE, metadata(at(2), "f1+", "UPSERT"))
     plan = operation_of_compaction_plan(other, CompactionPlan(operations=(operation,)))
-    found = find_conflict(
-        mine, Timeline(), Timeline.from_instants([other]), lambda wanted: [plan for _ in wanted]
+    conflict = find_conflict(
+        mine,
+        Timeline(),
+        Timeline.from_instants([other]),
+        lambda concurrent: [plan for _ in concurrent],
     )
-    assert (found is not None) == clash
+    assert (conflict is not None) == clash
 
 
 @pytest.mark.parametrize("operation", ["COMPACT", "LOG_COMPACT"])
@@ -709,15 +712,15 @@ def test_an_execution_meets_a_log_file_that_landed_since(
     text = "f1@" if operation == "COMPACT" else "f1+"
     mine = operation_of_commit(AFTER_IT, metadata(at(5), text, operation))
     write = operation_of_commit(other, metadata(at(2), "f1+", "UPSERT"))
-    found = find_conflict(mine, Timeline(), Timeline.from_instants([other]), lambda _: [write])
-    assert (found is not None) == clash
+    conflict = find_conflict(mine, Timeline(), Timeline.from_instants([other]), lambda _: [write])
+    assert (conflict is not None) == clash
 
 
 def test_a_clustering_plan_has_a_footprint() -> None:
     slices = (ClusteringSlice(partition="p1", file_id="f1"),)
     plan = ClusteringPlan(groups=(ClusteringGroup(slices=slices),))
-    found = operation_of_clustering_plan(replace(PENDING, action=Action.CLUSTERING), plan)
-    assert found == ConcurrentOperation(
+    footprint = operation_of_clustering_plan(replace(PENDING, action=Action.CLUSTERING), plan)
+    assert footprint == ConcurrentOperation(
         at(1), Action.REPLACE_COMMIT, replaced_groups=groups(("p1", "f1"))
     )
 
@@ -725,8 +728,8 @@ def test_a_clustering_plan_has_a_footprint() -> None:
 def test_inserts_that_have_no_group_yet_have_no_footprint() -> None:
     stats = {"p1": (WriteStat(file_id=""), WriteStat(file_id="f1", prev_commit=at(0)))}
     instant = Instant(at(1), Action.COMMIT, State.INFLIGHT)
-    found = operation_of_commit(instant, CommitMetadata(stats=stats))
-    assert found.groups == groups(("p1", "f1"))
+    footprint = operation_of_commit(instant, CommitMetadata(stats=stats))
+    assert footprint.groups == groups(("p1", "f1"))
 
 
 def groups(*pairs: Group) -> frozenset[Group]:

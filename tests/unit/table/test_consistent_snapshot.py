@@ -27,7 +27,7 @@ def chain(storage: Storage) -> list[str]:
     first = plan_changes(load_consistent_snapshot(storage))
     then = plan_changes(load_consistent_snapshot(storage), since=first.context.checkpoint)
     tables = [read_plan(storage, plan.plan) for plan in (first, then)]
-    return sorted(key for each in tables for key in each["id"].to_pylist())
+    return sorted(key for table in tables for key in table["id"].to_pylist())
 
 
 def test_a_write_that_a_listing_missed_is_read() -> None:

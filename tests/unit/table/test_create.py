@@ -50,8 +50,8 @@ def spec(**more: Any) -> TableSpec:
     return TableSpec(**{**plain, **more})
 
 
-def create(storage: Any, wanted: TableSpec) -> dict[str, str]:
-    config = create_table(storage, ManualClock(), wanted)
+def create(storage: Any, table_spec: TableSpec) -> dict[str, str]:
+    config = create_table(storage, ManualClock(), table_spec)
     assert dict(config.properties) == load_properties(storage)
     return dict(config.properties)
 
@@ -99,8 +99,8 @@ AS_REAL: dict[str, tuple[TableSpec, dict[str, str]]] = {
 
 @pytest.mark.parametrize("name", AS_REAL)
 def test_properties_are_those_that_real_hudi_writes(name: str, golden: GoldenTables) -> None:
-    wanted, more = AS_REAL[name]
-    fields = {field: getattr(wanted, field) for field in TableSpec.__dataclass_fields__}
+    table_spec, more = AS_REAL[name]
+    fields = {field: getattr(table_spec, field) for field in TableSpec.__dataclass_fields__}
     ours = create(MemoryStorage.fresh(), TableSpec(**{**fields, "name": name}))
     real = parse_properties((golden[name] / PROPERTIES).read_bytes())
     assert ours == {**real, **more}
@@ -118,7 +118,7 @@ KINDS: dict[str, tuple[TableSpec, dict[str, str]]] = {
             EXTRACTOR: "org.apache.hudi.hive.SlashEncodedDayPartitionValueExtractor",
         },
     ),
-    "an extractor that is told": (
+    "an extractor in the options": (
         spec(options={"hoodie.datasource.hive_sync.partition_extractor_class": "my.Own"}),
         {EXTRACTOR: "my.Own"},
     ),
@@ -223,9 +223,9 @@ KINDS: dict[str, tuple[TableSpec, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("wanted", "expected"), KINDS.values(), ids=list(KINDS))
-def test_a_spec_becomes_properties(wanted: TableSpec, expected: dict[str, str]) -> None:
-    properties = create(MemoryStorage.fresh(), wanted)
+@pytest.mark.parametrize(("table_spec", "expected"), KINDS.values(), ids=list(KINDS))
+def test_a_spec_becomes_properties(table_spec: TableSpec, expected: dict[str, str]) -> None:
+    properties = create(MemoryStorage.fresh(), table_spec)
     assert {key: properties.get(key) for key in expected} == expected
 
 
@@ -238,7 +238,7 @@ def test_write_options_are_not_stored() -> None:
     assert is_table_option("Hoodie.TTL.policies")
 
 
-def test_a_schema_is_stored_in_the_name_that_real_writers_give_it() -> None:
+def test_a_schema_is_stored_under_the_name_that_real_writers_use() -> None:
     storage = MemoryStorage.fresh()
     properties = create(storage, spec(name="my-trips", schema=SCHEMA, ordering=("in.a",)))
     text = properties["hoodie.table.create.schema"]
@@ -375,19 +375,19 @@ WRONG: dict[str, tuple[TableSpec, type[Exception]]] = {
 }
 
 
-@pytest.mark.parametrize(("wanted", "error"), WRONG.values(), ids=list(WRONG))
-def test_a_wrong_spec_writes_nothing(wanted: TableSpec, error: type[Exception]) -> None:
+@pytest.mark.parametrize(("table_spec", "error"), WRONG.values(), ids=list(WRONG))
+def test_a_wrong_spec_writes_nothing(table_spec: TableSpec, error: type[Exception]) -> None:
     storage = MemoryStorage.fresh()
     with pytest.raises(error):
-        create_table(storage, ManualClock(), wanted)
+        create_table(storage, ManualClock(), table_spec)
     assert list(storage.list_tree("")) == []
 
 
 IN_THE_WAY = {
     "a table": (PROPERTIES, "there is a table already"),
     "a table in the middle of a change": (BACKUP, "there is a table already"),
-    "instants of a table that is gone": (".hoodie/timeline/1_2.commit", "remains"),
-    "a metadata table of one that is gone": (".hoodie/metadata/x", "remains"),
+    "instants of a deleted table": (".hoodie/timeline/1_2.commit", "remains"),
+    "a metadata table of a deleted table": (".hoodie/metadata/x", "remains"),
     "a parquet file": ("a.parquet", "data files"),
     "a parquet file deep below": ("x/y/a.parquet", "data files"),
     "a log file": ("day/.f_20260101000000000.log.1_0-0-0", "data files"),
@@ -411,13 +411,13 @@ def test_other_files_may_be_there() -> None:
 def test_of_two_creators_one_wins() -> None:
     storage = MemoryStorage.fresh()
 
-    class Rival(ManualClock):
+    class ClockOfAnotherCreator(ManualClock):
         def now_ms(self) -> int:
             create_table(storage, ManualClock(), spec(name="rival"))
             return super().now_ms()
 
     with pytest.raises(InvalidError, match="there is a table already"):
-        create_table(storage, Rival(), spec(name="late"))
+        create_table(storage, ClockOfAnotherCreator(), spec(name="late"))
     assert load_properties(storage)["hoodie.table.name"] == "rival"
 
 

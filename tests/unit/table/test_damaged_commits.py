@@ -40,8 +40,8 @@ LOG_COMPACT = {
 CLUSTER = {"hoodie.clustering.inline.max.commits": "1"}
 
 
-def ran(done: object) -> None:
-    assert not isinstance(done, Skip), done
+def ran(result: object) -> None:
+    assert not isinstance(result, Skip), result
 
 
 def upsert(table: WrittenTable) -> None:
@@ -136,12 +136,12 @@ def files(table: WrittenTable) -> dict[str, bytes]:
 
 
 def data_files_of(table: WrittenTable, at: str) -> list[str]:
-    found = []
+    paths = []
     for path in files(table):
         file = None if path.startswith(".hoodie/") else parse_data_file(path.rpartition("/")[2])
         if file is not None and file.instant == at:
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
@@ -157,27 +157,27 @@ def test_the_newest_write_is_rolled_back_by_force(
     assert "force" in error.value.message
     own = data_files_of(table, at)
 
-    done = force(table, target)
+    rollback = force(table, target)
     assert table.rows() == before
     assert data_files_of(table, at) == []
     assert not [path for path in files(table) if at in path.rpartition("/")[2]]
-    told = parse_rollback(storage.read(f"{TIMELINE}/{done.file_name}"))
-    assert (told.commits, told.files_deleted) == ((at,), len(own))
-    assert told.instants[0].action == target.action
+    metadata = parse_rollback(storage.read(f"{TIMELINE}/{rollback.file_name}"))
+    assert (metadata.commits, metadata.files_deleted) == ((at,), len(own))
+    assert metadata.instants[0].action == target.action
     plan = parse_rollback_plan(
-        storage.read(f"{TIMELINE}/{replace(done, state=State.REQUESTED, completed_at=None)}")
+        storage.read(f"{TIMELINE}/{replace(rollback, state=State.REQUESTED, completed_at=None)}")
     )
     assert (plan.instant.requested_at, plan.instant.action) == (at, target.action)
     assert Table(storage).doctor().findings == ()
-    # The same once more gives the same rollback.
-    assert force(table, at) == done
+    # Called again, it returns the same rollback.
+    assert force(table, at) == rollback
 
 
 @each_case
 def test_the_table_lives_on(case: Case) -> None:
     table, target, before = damaged(case, lambda data: b"")
     force(table, target)
-    expected = {each["id"]: each["ts"] for each in before}
+    expected = {record["id"]: record["ts"] for record in before}
     for n in range(8):
         table.upsert([row("k2", 10 + n, "on", DAYS[0])])
         expected["k2"] = 10 + n
@@ -186,19 +186,19 @@ def test_the_table_lives_on(case: Case) -> None:
     ran(table.services({"hoodie.clean.commits.retained": "1"}).run("clean"))
     archived = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
     ran(table.services({**archived, "hoodie.clean.commits.retained": "1"}).run("archive"))
-    assert {each["id"]: each["ts"] for each in table.rows()} == expected
+    assert {record["id"]: record["ts"] for record in table.rows()} == expected
     assert load_snapshot(table.storage).archived
 
 
-def test_several_damaged_writes_go_one_after_the_other() -> None:
+def test_several_damaged_writes_are_rolled_back_one_after_the_other() -> None:
     for kind in ("COPY_ON_WRITE", "MERGE_ON_READ"):
         table = made(kind)
         states = [table.rows()]
         for act in (overwrite, upsert, delete_partition):
             act(table)
             states.append(table.rows())
-        for each in load_snapshot(table.storage).timeline.completed_writes[-3:]:
-            hurt(table, each, lambda data: b"")
+        for instant in load_snapshot(table.storage).timeline.completed_writes[-3:]:
+            hurt(table, instant, lambda data: b"")
         for _ in range(3):
             force(table, newest(table))
         assert table.rows() == states[0]
@@ -217,11 +217,11 @@ def test_one_that_others_build_on_is_refused() -> None:
     # The later one goes without force, or with it, and then the damaged one.
     force(table, newest(table))
     force(table, first)
-    assert {each["note"] for each in table.rows()} == {"first"}
+    assert {record["note"] for record in table.rows()} == {"first"}
 
 
 def test_one_that_others_build_on_is_not_archived() -> None:
-    """Its bytes would be gone from the timeline, and a copy could not be put in their place."""
+    """Its bytes would leave the timeline, and a copy could not be put in their place."""
     table = made("COPY_ON_WRITE")
     first = newest(table)
     for n in range(8):
@@ -284,7 +284,7 @@ def test_an_overwrite_whose_replaced_files_were_cleaned_is_refused() -> None:
     assert files(table) == before
 
 
-def test_a_compaction_goes_from_under_log_files_that_came_after_it() -> None:
+def test_a_compaction_is_rolled_back_under_later_log_files() -> None:
     table = made("MERGE_ON_READ")
     compaction(table)
     target = newest(table)
@@ -306,7 +306,7 @@ def test_a_writer_that_may_still_be_writing_the_file_is_left_alone() -> None:
     assert files(table) == before
 
 
-def test_force_takes_a_whole_write_back_as_ever() -> None:
+def test_force_rolls_back_an_undamaged_write_as_usual() -> None:
     table = made("COPY_ON_WRITE")
     before = table.rows()
     upsert(table)
@@ -317,9 +317,9 @@ def test_force_takes_a_whole_write_back_as_ever() -> None:
 def test_what_is_no_write_is_not_rolled_back() -> None:
     table = made("COPY_ON_WRITE")
     upsert(table)
-    done = force(table, newest(table))
+    rollback = force(table, newest(table))
     with pytest.raises(InvalidError, match="only writes and table services"):
-        force(table, done.requested_at)
+        force(table, rollback.requested_at)
     with pytest.raises(InvalidError, match="no such instant"):
         force(table, "20200101000000000")
 
@@ -376,14 +376,14 @@ def test_killed_anywhere_the_next_writer_ends_it_or_fails_cleanly(
     ended = 0
     for table in deaths(files(start), target, after_effect=after_effect):
         if not is_hidden(table, target):
-            left = files(table)
+            remaining = files(table)
             with pytest.raises(CorruptError, match=target.file_name):
                 table.upsert([row("last", 1, "after", "2026-01-09")])
-            assert files(table) == left
+            assert files(table) == remaining
             continue
         table.upsert([row("last", 1, "after", "2026-01-09")])
         ended += 1
-        assert [each for each in table.rows() if each["id"] != "last"] == before
+        assert [record for record in table.rows() if record["id"] != "last"] == before
         assert data_files_of(table, target.requested_at) == []
         assert not load_snapshot(table.storage).timeline.pending()
     assert ended > 2

@@ -1,4 +1,4 @@
-"""Completion and freshness as people ask for them: waiting, reports, marks, commands."""
+"""Completion and freshness as users query them: waiting, reports, marks, commands."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_what_is_complete_is_not_waited_for() -> None:
     table.upsert([tracked_row("a", 10)])
     clock = ManualClock()
     before = clock.now_ms()
-    found = wait(table, TIME_ZERO + 10, clock=clock)
-    assert found.read_optimized.completion == TIME_ZERO + 10
+    freshness = wait(table, TIME_ZERO + 10, clock=clock)
+    assert freshness.read_optimized.completion == TIME_ZERO + 10
     assert clock.now_ms() == before
 
 
@@ -79,13 +79,13 @@ class Acting(ManualClock):
             self._act()
 
 
-def test_waiting_ends_when_a_compaction_has_done_its_work() -> None:
+def test_waiting_ends_when_a_compaction_has_completed() -> None:
     table = tracked_table()
     table.upsert([tracked_row("a", 10)])
     table.upsert([tracked_row("a", 50)])
     clock = Acting(lambda: table.services(COMPACT_EVERY_COMMIT).run("compaction"))
-    found = wait(table, TIME_ZERO + 50, clock=clock)
-    assert found.read_optimized.completion == TIME_ZERO + 50
+    freshness = wait(table, TIME_ZERO + 50, clock=clock)
+    assert freshness.read_optimized.completion == TIME_ZERO + 50
     assert clock.slept == [2.0, 2.0]
 
 
@@ -136,7 +136,7 @@ MOMENTS: dict[str, int | str | datetime] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS.values(), ids=list(MOMENTS))
-def test_a_moment_may_be_given_as(moment: int | str | datetime) -> None:
+def test_a_moment_may_be(moment: int | str | datetime) -> None:
     snapshot = load_snapshot(tracked_table().storage)
     assert parse_event_time(moment, snapshot) == round(MOMENT.timestamp() * 1000)
 
@@ -160,7 +160,7 @@ def take(table: str, at_ms: int, values: Mapping[str, float]) -> None:
 
 
 class Listener:
-    """A reporter that keeps what it is told, or fails."""
+    """A reporter that collects metrics, or fails."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.heard: dict[str, float] = {}
@@ -178,17 +178,17 @@ def test_a_commit_reports_its_latency_and_freshness() -> None:
     listener = Listener()
     end = lakewright.report_to(listener)
     try:
-        done = table.upsert([tracked_row("a", 10), tracked_row("b", 30)])
+        commit = table.upsert([tracked_row("a", 10), tracked_row("b", 30)])
     finally:
         end()
     values = listener.heard
     at_ms = values["deltacommit.commitTime"]
-    assert format_time(datetime.fromtimestamp(at_ms / 1000, UTC)) == done.completed_at
+    assert format_time(datetime.fromtimestamp(at_ms / 1000, UTC)) == commit.completed_at
     assert values["deltacommit.commitLatencyInMs"] == at_ms - (TIME_ZERO + 10)
     assert values["deltacommit.commitFreshnessInMs"] == at_ms - (TIME_ZERO + 30)
     assert values["read_optimized.completion"] == TIME_ZERO + 10
-    assert done.metrics["commitLatencyInMs"] == at_ms - (TIME_ZERO + 10)
-    assert done.metrics["read_optimized.completion"] == TIME_ZERO + 10
+    assert commit.metrics["commitLatencyInMs"] == at_ms - (TIME_ZERO + 10)
+    assert commit.metrics["read_optimized.completion"] == TIME_ZERO + 10
     listener.heard.clear()
     table.upsert([tracked_row("a", 40)])
     assert listener.heard == {}
@@ -198,8 +198,8 @@ def test_a_service_reports_the_freshness_after_it() -> None:
     table = tracked_table()
     table.upsert([tracked_row("a", 10)])
     table.upsert([tracked_row("a", 40)])
-    done = table.services(COMPACT_EVERY_COMMIT).run("compaction")
-    assert dict(done.metrics) == {  # type: ignore[union-attr]
+    commit = table.services(COMPACT_EVERY_COMMIT).run("compaction")
+    assert dict(commit.metrics) == {  # type: ignore[union-attr]
         "snapshot.completion": TIME_ZERO + 40,
         "snapshot.freshness": TIME_ZERO + 40,
         "read_optimized.completion": TIME_ZERO + 40,
@@ -306,7 +306,7 @@ def test_the_snapshot_view_does_not_wait_for_compactions() -> None:
     assert marks(table) == [f"{DAY}/_SUCCESS"]
 
 
-def test_a_partition_lasts_as_long_as_is_said() -> None:
+def test_a_partition_lasts_for_the_interval_of_the_options() -> None:
     table = tracked_table(write_options={**SUCCESS, "lakewright.partition.done.interval": "1d10m"})
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
     table.upsert([later("z", 9, NEXT_DAY)])
@@ -349,7 +349,7 @@ def test_a_deleted_partition_is_not_marked() -> None:
 
 
 class Names:
-    """A catalog of nothing but names, and the statements that it was given."""
+    """A catalog of nothing but names, and the statements that it received."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -408,26 +408,28 @@ def test_the_command_shows_both_views(tmp_path: Path) -> None:
     assert [view["completion"] for view in document["views"]] == [TIME_ZERO + 50, TIME_ZERO + 49]
     assert document["views"][1]["complete_until"] == time_text(TIME_ZERO + 49)
     assert document["as_of"] == load_snapshot(table.storage).timeline.by_completion[-1].requested_at
-    assert [each["event_time"] for each in document["holding_back"]] == [TIME_ZERO + 50]
-    assert [each["partition"] for each in document["partitions"]] == [DAY, DAY, NEXT_DAY, NEXT_DAY]
+    assert [entry["event_time"] for entry in document["holding_back"]] == [TIME_ZERO + 50]
+    assert [part["partition"] for part in document["partitions"]] == [DAY, DAY, NEXT_DAY, NEXT_DAY]
     text = run("freshness", str(tmp_path))
     assert text.exit_code == 0
     assert "read_optimized" in text.stdout
     assert "holding" not in text.stdout
 
 
-def test_the_command_waits_and_says_what_it_waited_for_in_vain(tmp_path: Path) -> None:
+def test_the_command_waits_and_reports_what_it_waited_for_in_vain(tmp_path: Path) -> None:
     on_disk(tmp_path)
-    done = run("freshness", str(tmp_path), "--wait", str(TIME_ZERO + 49), "--json")
-    assert done.exit_code == 0, done.output
-    vain = run("freshness", str(tmp_path), "--wait", str(TIME_ZERO + 50), "--timeout", "0")
-    assert vain.exit_code == 4
-    assert "held_back_by" in vain.output
-    seen = run("freshness", str(tmp_path), "--wait", str(TIME_ZERO + 50), "--view", "snapshot")
-    assert seen.exit_code == 0
+    waited = run("freshness", str(tmp_path), "--wait", str(TIME_ZERO + 49), "--json")
+    assert waited.exit_code == 0, waited.output
+    timed_out = run("freshness", str(tmp_path), "--wait", str(TIME_ZERO + 50), "--timeout", "0")
+    assert timed_out.exit_code == 4
+    assert "held_back_by" in timed_out.output
+    on_snapshot = run(
+        "freshness", str(tmp_path), "--wait", str(TIME_ZERO + 50), "--view", "snapshot"
+    )
+    assert on_snapshot.exit_code == 0
 
 
-def test_the_future_begins_where_an_option_says() -> None:
+def test_an_option_sets_where_the_future_begins() -> None:
     table = tracked_table()
     soon = table.clock.now_ms() + 100_000
     table.upsert(

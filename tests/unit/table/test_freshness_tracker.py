@@ -1,4 +1,4 @@
-"""What commits keep of completion and freshness: right beside other writers, and cheap."""
+"""Completion and freshness that commits store: correct with concurrent writers, and cheap."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def shared(table_type: str = "MERGE_ON_READ") -> WrittenTable:
     return table
 
 
-def kept(table: WrittenTable) -> list[FreshnessRecord | None]:
-    """What each commit keeps, in the order of completion."""
+def freshness_records(table: WrittenTable) -> list[FreshnessRecord | None]:
+    """The freshness record of each commit, in the order of completion."""
     snapshot = load_snapshot(table.storage)
     commits = snapshot.commits(snapshot.timeline.by_completion)
     return [parse_freshness_record(commit.extra) for commit in commits]
@@ -111,7 +111,7 @@ def test_a_commit_counts_what_completed_while_it_was_written(
     table = shared()
     table.upsert([tracked_row("y", 500, THIRD)], before_commit=lambda: act(table))
     assert view_times(table) == expected
-    newest = kept(table)[-1]
+    newest = freshness_records(table)[-1]
     assert newest is not None
     assert newest.watermarks.ro_completion == table_freshness(table).read_optimized.completion
     assert everything(table) == without_memory(table)
@@ -136,7 +136,7 @@ def test_archiving_while_a_write_is_under_way_changes_nothing() -> None:
 COMPACTED: dict[str, tuple[Callable[[WrittenTable], None], ViewTimes]] = {
     "a log file of another writer waits": (log_elsewhere, (60, 100, 59, 100)),
     "one without event times makes it unknown": (untracked_log_elsewhere, (None, 100, None, 100)),
-    "a deleted partition is gone": (other_deletion, (100, 100, 100, 100)),
+    "a deleted partition does not count": (other_deletion, (100, 100, 100, 100)),
 }
 
 
@@ -157,46 +157,46 @@ def test_a_compaction_counts_what_completed_while_it_ran(
 def test_values_are_not_believed_once_a_write_under_them_was_rolled_back() -> None:
     """Two slow writers complete after a quick compaction, which is rolled back then."""
     table = shared()
-    done: list[str] = []
+    instants: list[str] = []
 
     def quick() -> None:
         commit = table.services(COMPACT_EVERY_COMMIT).run("compaction")
-        done.append(commit.instant)  # type: ignore[union-attr]
+        instants.append(commit.instant)  # type: ignore[union-attr]
 
     def slow() -> None:
         table.upsert([tracked_row("x", 400, "2026-01-04")], before_commit=quick)
 
     table.upsert([tracked_row("y", 500, THIRD)], before_commit=slow)
     assert view_times(table) == (500, 500, 500, 500)
-    table.writer().rollback(done[0])
+    table.writer().rollback(instants[0])
     assert view_times(table) == (500, 500, 99, 500)
     table.upsert([tracked_row("y", 600, THIRD)])
     assert view_times(table) == (600, 600, 99, 500)
 
 
 class Silent(CountingStorage):
-    """Does not carry out the first request for a completed file, and says nothing of it."""
+    """Does not carry out the first request for a completed file and sends no answer."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
-        self.asked: list[tuple[str, bytes]] = []
+        self.requests: list[tuple[str, bytes]] = []
 
     def create(self, path: str, data: bytes) -> None:
         if path.endswith(".deltacommit"):
-            self.asked.append((path, data))
-            if len(self.asked) == 1:
+            self.requests.append((path, data))
+            if len(self.requests) == 1:
                 raise UnavailableError("no answer")
         super().create(path, data)
 
 
-def test_an_unanswered_commit_is_asked_for_once_more_as_it_was() -> None:
+def test_an_unanswered_commit_is_retried_once_with_the_same_bytes() -> None:
     table = shared()
     inner = table.storage
     table.storage = silent = Silent(inner)
     table.upsert([tracked_row("z", 60, NEXT_DAY)])
     table.storage = inner
-    assert len(silent.asked) == 2
-    assert silent.asked[0] == silent.asked[1]
+    assert len(silent.requests) == 2
+    assert silent.requests[0] == silent.requests[1]
     assert view_times(table) == (60, 100, 59, 20)
 
 
@@ -208,10 +208,10 @@ def test_a_commit_succeeds_if_freshness_cannot_be_computed() -> None:
         pytest.warns(RuntimeWarning, match="does not record completion"),
     ):
         table.upsert([tracked_row("z", 60, NEXT_DAY)])
-    assert kept(table)[-1] is None
+    assert freshness_records(table)[-1] is None
     assert view_times(table) == (60, 100, 59, 20)
     table.upsert([tracked_row("z", 70, NEXT_DAY)])
-    assert kept(table)[-1] is not None
+    assert freshness_records(table)[-1] is not None
     assert view_times(table) == (70, 100, 59, 20)
 
 
@@ -266,7 +266,7 @@ def test_a_compaction_lists_no_partition_that_cannot_have_log_files() -> None:
 
 
 def many_logs(*, commits: int, logs: int, with_files: bool) -> CountingStorage:
-    """A table whose timeline is built with log files; the files exist if wanted."""
+    """A table whose timeline is built with log files; the files exist on request."""
     table = tracked_table()
     table.upsert([tracked_row("a", 1)])
     first = load_snapshot(table.storage).timeline.by_completion[-1]
@@ -285,9 +285,9 @@ def many_logs(*, commits: int, logs: int, with_files: bool) -> CountingStorage:
             )
             for file in files
         )
-        done = Instant(instant, Action.DELTA_COMMIT, completed_at=str(int(instant) + 1))
+        completed = Instant(instant, Action.DELTA_COMMIT, completed_at=str(int(instant) + 1))
         commit = CommitMetadata(stats={DAY: stats}, operation="UPSERT")
-        table.storage.create(f".hoodie/timeline/{done.file_name}", format_commit(commit))
+        table.storage.create(f".hoodie/timeline/{completed.file_name}", format_commit(commit))
         for file in files if with_files else ():
             table.storage.create(f"{DAY}/{file.name}", b"7 bytes")
     return CountingStorage(table.storage)
@@ -324,9 +324,9 @@ def test_the_values_of_the_last_commit_are_reused() -> None:
 
 def test_what_holds_back_reads_commits_and_nothing_else() -> None:
     storage = many_logs(commits=100, logs=100, with_files=True)
-    held = blocking_log_files(load_snapshot(storage), 10**6)
-    assert len(held) == 10_000
-    assert (held[0].event_time, held[-1].event_time, held[0].size) == (
+    log_files = blocking_log_files(load_snapshot(storage), 10**6)
+    assert len(log_files) == 10_000
+    assert (log_files[0].event_time, log_files[-1].event_time, log_files[0].size) == (
         TIME_ZERO + 1000,
         TIME_ZERO + 1099,
         7,
@@ -344,7 +344,7 @@ def only(day: str) -> dict[str, str]:
     }
 
 
-def forget_what_was_left(table: WrittenTable) -> None:
+def remove_missing_partitions(table: WrittenTable) -> None:
     """Rewrite the last plan as real Hudi's strategies by partition would have made it."""
     snapshot = load_snapshot(table.storage)
     at_ = max(snapshot.timeline.plans)
@@ -362,24 +362,26 @@ def test_what_a_plan_forgot_still_waits(tracks: bool) -> None:
     runner = table.services({**only(NEXT_DAY), **({} if tracks else untracked_options(table))})
     planned = runner.schedule("compaction")
     assert isinstance(planned, Instant)
-    forget_what_was_left(table)
+    remove_missing_partitions(table)
     runner.execute(planned.requested_at)
     assert view_times(table) == (60, 100, 99, 60)
     table.upsert([tracked_row("z", 70, NEXT_DAY)])
     assert table.services(COMPACT_EVERY_COMMIT).run("compaction")
     assert view_times(table) == (70, 100, 99, 70)
-    assert [held.event_time for held in blocking_log_files(load_snapshot(table.storage), 9)] == [
-        TIME_ZERO + 100
-    ]
+    assert [
+        log_file.event_time for log_file in blocking_log_files(load_snapshot(table.storage), 9)
+    ] == [TIME_ZERO + 100]
 
 
-def test_where_partitions_are_too_many_to_name_plans_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_partitions_are_too_many_to_list_plans_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("lakewright.table.freshness._MAX_LISTED_PARTITIONS", 1)
     table = tracked_table()
     days = [f"2026-02-{n:02d}" for n in range(1, 6)]
     table.upsert([tracked_row(day, 10, day) for day in days])
     table.upsert([tracked_row(day, 20, day) for day in days])
-    newest = kept(table)[-1]
+    newest = freshness_records(table)[-1]
     assert newest is not None
     assert newest.logs_in is None
     assert len(blocking_log_files(load_snapshot(table.storage), 9)) == 5
@@ -388,6 +390,6 @@ def test_where_partitions_are_too_many_to_name_plans_tell(monkeypatch: pytest.Mo
     table.upsert([tracked_row(days[0], 25, days[0])])
     assert table.services(COMPACT_EVERY_COMMIT).run("compaction")
     assert view_times(table) == (25, 25, 25, 25)
-    newest = kept(table)[-1]
+    newest = freshness_records(table)[-1]
     assert newest is not None
     assert newest.logs_in == frozenset()

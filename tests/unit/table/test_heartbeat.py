@@ -56,13 +56,13 @@ AGES = {
 }
 
 
-@pytest.mark.parametrize(("age_ms", "living"), AGES.values(), ids=list(AGES))
+@pytest.mark.parametrize(("age_ms", "live"), AGES.values(), ids=list(AGES))
 def test_writers_are_alive_by_the_age_of_the_heartbeat(
-    age_ms: int, living: bool, memory: MemoryStorage, clock: ManualClock
+    age_ms: int, live: bool, memory: MemoryStorage, clock: ManualClock
 ) -> None:
     memory.replace(FILE, b"")
     assert live_heartbeats(memory, [T1], SETTINGS, clock.now_ms() + age_ms) == (
-        {T1} if living else set()
+        {T1} if live else set()
     )
 
 
@@ -80,7 +80,7 @@ def test_without_heartbeats_no_writer_is_alive(memory: MemoryStorage, clock: Man
     assert live_heartbeats(memory, [T1], SETTINGS, clock.now_ms()) == frozenset()
 
 
-def test_a_heart_that_beats_goes_on(
+def test_a_heartbeat_that_is_renewed_stays_valid(
     heartbeat: Heartbeat, memory: MemoryStorage, clock: ManualClock
 ) -> None:
     for _ in range(5):
@@ -91,9 +91,7 @@ def test_a_heart_that_beats_goes_on(
         assert live_heartbeats(memory, [T1], SETTINGS, clock.now_ms()) == {T1}
 
 
-def test_a_heart_that_stood_still_too_long_does_not_beat_again(
-    heartbeat: Heartbeat, clock: ManualClock
-) -> None:
+def test_an_expired_heartbeat_is_not_renewed(heartbeat: Heartbeat, clock: ManualClock) -> None:
     clock.advance(120_000)
     heartbeat.verify()
     clock.advance(1)
@@ -160,7 +158,7 @@ def test_a_beat_that_storage_does_not_answer_may_be_made_up_for(
     heartbeat.verify()
 
 
-def test_a_beat_counts_from_when_it_was_asked_for(
+def test_a_beat_counts_from_the_time_of_its_request(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
     heart = Heartbeat(SlowStorage(memory, clock, "replace", 100_000), T1, SETTINGS, clock)
@@ -198,7 +196,7 @@ def test_a_file_that_cannot_be_deleted_is_no_error(
 
 
 WRONG: dict[str, Callable[[Heartbeat], object]] = {
-    "no heart beats twice": lambda heart: heart.start(),
+    "no heartbeat starts twice": lambda heart: heart.start(),
     "no interval": lambda heart: Heartbeat(
         MemoryStorage.fresh(), T1, HeartbeatSettings(interval_ms=0), ManualClock()
     ),
@@ -249,7 +247,7 @@ def test_a_renewal_that_hangs_blocks_no_process(
     monkeypatch.setattr("lakewright.table.heartbeat._STOP_TIMEOUT_S", 0.01)
     heart = Heartbeat(hanging, T1, HeartbeatSettings(interval_ms=20, misses=6000), clock)
     heart.start()
-    thread = heart_thread()
+    thread = heartbeat_thread()
     assert thread is not None
     assert hanging.hangs.wait(HANG_TIMEOUT_S)
     heart.verify()
@@ -278,7 +276,7 @@ def test_a_thread_beats_until_it_is_stopped_and_outlives_a_silent_storage(tmp_pa
     heart.verify()
     heart.stop()
     assert not watched.exists(FILE)
-    assert heart_thread() is None
+    assert heartbeat_thread() is None
 
 
 def test_the_heartbeat_of_a_writer_without_references_stops(
@@ -286,7 +284,7 @@ def test_the_heartbeat_of_a_writer_without_references_stops(
 ) -> None:
     heart = Heartbeat(memory, T1, SETTINGS, clock)
     heart.start()
-    thread = heart_thread()
+    thread = heartbeat_thread()
     assert thread is not None
     del heart
     gc.collect()
@@ -295,5 +293,5 @@ def test_the_heartbeat_of_a_writer_without_references_stops(
     assert list(memory.files()) == [FILE]
 
 
-def heart_thread() -> threading.Thread | None:
+def heartbeat_thread() -> threading.Thread | None:
     return next((t for t in threading.enumerate() if t.name == f"heartbeat {T1}"), None)

@@ -42,10 +42,10 @@ def test_no_checksum_file_contradicts_a_new_line(disk: LocalStorage, tmp_path: P
     assert "lastUpdateTime=20260105000000000\n" in text
 
 
-def test_what_is_not_there_is_left_out(disk: LocalStorage) -> None:
-    found = load_partition_metadata(disk, ["a", "b", "c", "d"])
-    assert sorted(found) == ["a", "b"]
-    assert {last_update_time(each) for each in found.values()} == {""}
+def test_missing_files_are_left_out(disk: LocalStorage) -> None:
+    by_partition = load_partition_metadata(disk, ["a", "b", "c", "d"])
+    assert sorted(by_partition) == ["a", "b"]
+    assert {last_update_time(metadata) for metadata in by_partition.values()} == {""}
     assert last_update_time(None) == ""
 
 
@@ -60,6 +60,6 @@ def test_many_files_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakewright.table.properties._FILES_PER_READ", 4)
     files = {f"p{n}/{PARTITION_METADATA}": REAL for n in range(10)}
     storage = CountingStorage(MemoryStorage.fresh(files))
-    found = load_partition_metadata(storage, (f"p{n}" for n in range(10)))
-    assert list(found) == [f"p{n}" for n in range(10)]
+    by_partition = load_partition_metadata(storage, (f"p{n}" for n in range(10)))
+    assert list(by_partition) == [f"p{n}" for n in range(10)]
     assert storage.calls == {"read_many": 3}

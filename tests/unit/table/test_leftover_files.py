@@ -39,7 +39,7 @@ NOW_MS = NOON_MS + 10 * HOUR_MS
 SETTINGS = HeartbeatSettings()
 OLD, YOUNG = SETTINGS.expires_after_ms + 1, SETTINGS.expires_after_ms
 
-DONE = Instant(AT, Action.COMMIT, completed_at=LATER)
+COMPLETED = Instant(AT, Action.COMMIT, completed_at=LATER)
 PENDING = Instant(AT, Action.COMMIT, State.INFLIGHT)
 HEARTBEAT = f".hoodie/.heartbeat/{AT}"
 MARKER = f".hoodie/.temp/{AT}/p1/f.parquet.marker.CREATE"
@@ -59,20 +59,20 @@ class Case:
 
 CASES = {
     "a heartbeat of no write at all goes": Case({HEARTBEAT: OLD}, dead=(HEARTBEAT,)),
-    "a heartbeat of a completed write goes": Case({HEARTBEAT: OLD}, (DONE,), (HEARTBEAT,)),
+    "a heartbeat of a completed write goes": Case({HEARTBEAT: OLD}, (COMPLETED,), (HEARTBEAT,)),
     "a heartbeat of a pending write stays, however old": Case({HEARTBEAT: OLD}, (PENDING,)),
     "a heartbeat of a write that is about to begin stays": Case({HEARTBEAT: YOUNG}),
     "a heartbeat from the future stays": Case({HEARTBEAT: -HOUR_MS}),
-    "what only lies beside heartbeats stays": Case({".hoodie/.heartbeat/notes": OLD}),
-    "markers of a completed write go": Case({MARKER: OLD}, (DONE,), (AT,)),
-    "an empty folder of a completed write goes": Case({}, (DONE,), (AT,), empty=(AT,)),
+    "other files in the folder of heartbeats stay": Case({".hoodie/.heartbeat/notes": OLD}),
+    "markers of a completed write go": Case({MARKER: OLD}, (COMPLETED,), (AT,)),
+    "an empty folder of a completed write goes": Case({}, (COMPLETED,), (AT,), empty=(AT,)),
     "markers of an archived write go": Case({MARKER: OLD}, (), (AT,), archived=(AT,)),
     "markers of a pending write stay": Case({MARKER: OLD}, (PENDING,)),
-    "markers of a write that is gone stay: they name files": Case({MARKER: OLD}),
+    "markers of a write that is not on the timeline stay: they name files": Case({MARKER: OLD}),
     "markers that a task has just made for a completed write stay": Case(
-        {MARKER: OLD, MARKER.replace("f.p", "g.p"): YOUNG}, (DONE,)
+        {MARKER: OLD, MARKER.replace("f.p", "g.p"): YOUNG}, (COMPLETED,)
     ),
-    "a temporary file goes": Case({TEMPORARY: OLD}, (DONE,), (TEMPORARY,)),
+    "a temporary file goes": Case({TEMPORARY: OLD}, (COMPLETED,), (TEMPORARY,)),
     "a temporary file that may be written to stays": Case({TEMPORARY: YOUNG}),
     "a temporary file that a pending write may have made stays": Case(
         {TEMPORARY: 10 * HOUR_MS}, (PENDING,)
@@ -87,7 +87,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_what_is_left_over(case: Case) -> None:
+def test_leftover_files(case: Case) -> None:
     files = [FileStatus(path, 0, NOW_MS - age) for path, age in case.ages.items()]
     traces = TemporaryFiles(
         temporary=tuple(f for f in files if f.name.endswith(".tmp")),
@@ -96,8 +96,10 @@ def test_what_is_left_over(case: Case) -> None:
         marked=(*case.empty, *{f.path.split("/")[2] for f in files if "marker" in f.path}),
     )
     timeline = Timeline.from_instants(case.instants)
-    found = select_leftovers(traces, timeline, NOW_MS, SETTINGS, archived=case.archived, zone=UTC)
-    assert (*found.files, *found.marked) == case.dead
+    leftovers = select_leftovers(
+        traces, timeline, NOW_MS, SETTINGS, archived=case.archived, zone=UTC
+    )
+    assert (*leftovers.files, *leftovers.marked) == case.dead
 
 
 def test_without_tolerance_nothing_is_surely_dead() -> None:
@@ -143,10 +145,10 @@ def test_after_a_death_anywhere_the_next_writer_and_a_sweep_leave_nothing(
 
 def clean(fixture: TransactionFixture, storage: CrashingStorage | None = None) -> None:
     snapshot = load_snapshot(storage or fixture.storage)
-    found = find_leftovers(snapshot.storage, SETTINGS, fixture.clock)
-    delete_leftovers(snapshot.storage, found)
-    if found.orphans:
-        delete_orphan_files(snapshot, SETTINGS, fixture.clock.now_ms(), found.orphans)
+    leftovers = find_leftovers(snapshot.storage, SETTINGS, fixture.clock)
+    delete_leftovers(snapshot.storage, leftovers)
+    if leftovers.orphans:
+        delete_orphan_files(snapshot, SETTINGS, fixture.clock.now_ms(), leftovers.orphans)
 
 
 def data_of(fixture: TransactionFixture) -> list[str]:
@@ -156,7 +158,7 @@ def data_of(fixture: TransactionFixture) -> list[str]:
     return sorted(stat.path or "" for commit in commits for stat in commit.write_stats())
 
 
-def test_a_sweep_that_is_killed_anywhere_is_done_by_the_next() -> None:
+def test_a_deletion_that_is_killed_anywhere_is_completed_by_the_next() -> None:
     for survive in count():
         fixture = TransactionFixture()
         begun = begin_action(fixture.writer(), "deltacommit")
@@ -174,24 +176,24 @@ def test_a_sweep_that_is_killed_anywhere_is_done_by_the_next() -> None:
         except Crash:
             clean(fixture)
         assert fixture.leftovers() == data_of(fixture)
-        found = find_leftovers(fixture.storage, SETTINGS, fixture.clock)
-        assert found == LeftoverFiles()
+        leftovers = find_leftovers(fixture.storage, SETTINGS, fixture.clock)
+        assert leftovers == LeftoverFiles()
         if not killed:
             assert survive > 3
             return
 
 
-def test_markers_of_an_archived_write_are_known_by_history() -> None:
+def test_markers_of_an_archived_write_are_leftovers_by_the_archived_timeline() -> None:
     fixture = TransactionFixture()
     old, newer = (begin_action(fixture.writer(OPTIMISTIC), "deltacommit") for _ in range(2))
-    done = old.commit(write_files(old, "f1"))
+    instant = old.commit(write_files(old, "f1"))
     newer.commit(write_files(newer, "f2"))
-    name = LogFile("f1", done.requested_at).name
-    create_marker(fixture.storage, done.requested_at, f"p1/{name}", MarkerKind.CREATE)
-    archive_instant(fixture, done)
+    name = LogFile("f1", instant.requested_at).name
+    create_marker(fixture.storage, instant.requested_at, f"p1/{name}", MarkerKind.CREATE)
+    archive_instant(fixture, instant)
     fixture.clock.advance(600_000)
-    found = find_leftovers(fixture.storage, SETTINGS, fixture.clock)
-    assert found.marked == (done.requested_at,)
+    leftovers = find_leftovers(fixture.storage, SETTINGS, fixture.clock)
+    assert leftovers.marked == (instant.requested_at,)
 
 
 def test_temporary_files_on_a_disk_are_found_in_every_folder(tmp_path: Path) -> None:
@@ -203,8 +205,10 @@ def test_temporary_files_on_a_disk_are_found_in_every_folder(tmp_path: Path) -> 
         file.write_bytes(b"")
         os.utime(file, (NOON_MS / 1000, NOON_MS / 1000))
     assert sorted(f.path for f in storage.list_temporary()) == sorted(names)
-    found = select_leftovers(TemporaryFiles.load(storage), Timeline(), NOW_MS, SETTINGS, zone=UTC)
-    delete_leftovers(storage, found)
+    leftovers = select_leftovers(
+        TemporaryFiles.load(storage), Timeline(), NOW_MS, SETTINGS, zone=UTC
+    )
+    delete_leftovers(storage, leftovers)
     assert storage.list_temporary() == []
     assert (tmp_path / "p1/.lw-notes").exists()
     assert (tmp_path / "p1/data.tmp").exists()

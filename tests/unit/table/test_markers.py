@@ -141,7 +141,7 @@ def test_no_instant_is_not_all_instants() -> None:
 
 
 MINE_BASE = f"day=1/aaaa-0_7-7-7_{T2}.parquet"
-RIVALS: dict[str, tuple[str, str, set[str], str | None]] = {
+CONFLICTS: dict[str, tuple[str, str, set[str], str | None]] = {
     "a new version of the same base file": (BASE, MINE_BASE, {T1, T2}, T1),
     "a base file of a group that I log to": (BASE, f"day=1/.aaaa-0_{T2}.log.1_0-0-0", {T1}, T1),
     "a log file of a group that I compact": (
@@ -157,9 +157,11 @@ RIVALS: dict[str, tuple[str, str, set[str], str | None]] = {
 
 
 @pytest.mark.parametrize("server", [False, True], ids=["direct", "gathered"])
-@pytest.mark.parametrize(("theirs", "mine", "living", "rival"), RIVALS.values(), ids=list(RIVALS))
-def test_the_rival_of_a_write(
-    theirs: str, mine: str, living: set[str], rival: str | None, *, server: bool
+@pytest.mark.parametrize(
+    ("theirs", "mine", "live", "expected"), CONFLICTS.values(), ids=list(CONFLICTS)
+)
+def test_the_conflicting_instant_of_a_write(
+    theirs: str, mine: str, live: set[str], expected: str | None, *, server: bool
 ) -> None:
     if server:
         storage = gathered(MARKERS4=f"{theirs}.marker.MERGE\n")
@@ -167,23 +169,23 @@ def test_the_rival_of_a_write(
         storage = MemoryStorage.fresh()
         create_marker(storage, T1, theirs, MarkerKind.CREATE)
     create_marker(storage, T2, mine, MarkerKind.CREATE)
-    assert conflicting_instant(storage, T2, mine, frozenset(living)) == rival
+    assert conflicting_instant(storage, T2, mine, frozenset(live)) == expected
 
 
-def test_a_rival_may_have_come_later() -> None:
+def test_a_conflicting_write_may_have_begun_later() -> None:
     storage = MemoryStorage.fresh()
     create_marker(storage, T2, MINE_BASE, MarkerKind.CREATE)
     assert conflicting_instant(storage, T1, BASE, frozenset({T2})) == T2
 
 
 @pytest.mark.parametrize("text", BAD.values(), ids=list(BAD))
-def test_looking_for_rivals_does_not_fail_on_what_others_have_marked(text: str) -> None:
+def test_the_conflict_check_does_not_fail_on_markers_of_other_writers(text: str) -> None:
     storage = gathered()
     storage.create(f"{TEMP}/{T1}/MARKERS0", text.replace("aaaa", "zzzz").encode("utf-8", "replace"))
     assert conflicting_instant(storage, T2, MINE_BASE, frozenset({T1})) is None
 
 
-def test_a_rival_that_completes_while_it_is_looked_at_is_none() -> None:
+def test_a_write_that_completes_during_the_check_is_no_conflict() -> None:
     storage = VanishingLists(gathered(MARKERS0=f"{BASE}.marker.CREATE\n"))
     assert conflicting_instant(storage, T2, MINE_BASE, frozenset({T1})) is None
 
@@ -196,7 +198,7 @@ class VanishingLists(CountingStorage):
         return super().read_many(paths)  # type: ignore[arg-type]
 
 
-def test_looking_for_rivals_lists_one_partition_only() -> None:
+def test_the_conflict_check_lists_one_partition_only() -> None:
     storage = CountingStorage(MemoryStorage.fresh())
     create_marker(storage, T1, LOG, MarkerKind.CREATE)
     storage.reset()
@@ -206,7 +208,7 @@ def test_looking_for_rivals_lists_one_partition_only() -> None:
     assert storage.calls["list_tree"] == 0
 
 
-def test_only_data_files_have_rivals() -> None:
+def test_only_data_files_have_conflicts() -> None:
     with pytest.raises(InvalidError):
         conflicting_instant(
             MemoryStorage.fresh(), T1, "day=1/.hoodie_partition_metadata", frozenset({T2})

@@ -101,8 +101,8 @@ def test_after_a_crash_no_partial_metadata_table_is_trusted_and_the_next_drop_co
 
 def test_the_metadata_table_of_real_hudi_is_found(golden: GoldenTables) -> None:
     properties = load_properties(storage_for(str(golden["mor_mdt"])))
-    found = metadata_partitions(TableConfig.from_properties(properties))
-    assert found == ("column_stats", "files", "partition_stats")
+    partitions = metadata_partitions(TableConfig.from_properties(properties))
+    assert partitions == ("column_stats", "files", "partition_stats")
 
 
 REFUSED = {

@@ -1,4 +1,4 @@
-"""Which folders are listed to find partitions, where some are known already."""
+"""Which folders are listed to find partitions, where some are excluded."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def listed(storage: CountingStorage) -> set[str]:
     return {path for name, path in storage.touched if name == "list_tree"}
 
 
-@pytest.mark.parametrize("known", [(), ("a",), ("a", "b", "c")])
-def test_known_partitions_are_left_out(known: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("exclude", [(), ("a",), ("a", "b", "c")])
+def test_excluded_partitions_are_not_listed(exclude: tuple[str, ...]) -> None:
     storage = table("a", "b", "c")
-    assert list(list_partitions(storage, known)) == sorted({"a", "b", "c"} - set(known))
-    assert listed(storage) == {"a", "b", "c"} - set(known)
+    assert list(list_partitions(storage, exclude)) == sorted({"a", "b", "c"} - set(exclude))
+    assert listed(storage) == {"a", "b", "c"} - set(exclude)
 
 
 @pytest.mark.parametrize(
-    ("known", "trees"),
+    ("exclude", "trees"),
     [
-        pytest.param([], {"a", "b", "c"}, id="nothing is known"),
-        pytest.param(DEEP, set(), id="all is known"),
-        pytest.param([p for p in DEEP if p != "b/3"], {"b/3"}, id="one is unknown"),
+        pytest.param([], {"a", "b", "c"}, id="nothing is excluded"),
+        pytest.param(DEEP, set(), id="all is excluded"),
+        pytest.param([p for p in DEEP if p != "b/3"], {"b/3"}, id="all but one are excluded"),
         pytest.param(["a/1", "b/1", "b/2"], {"a", "b/3", "b/4", "c"}, id="most of one folder"),
     ],
 )
 def test_of_several_levels_only_folders_with_others_are_listed(
-    known: list[str], trees: set[str]
+    exclude: list[str], trees: set[str]
 ) -> None:
     storage = table(*DEEP)
-    found = list_partitions(storage, known)
-    assert list(found) == sorted(set(DEEP) - set(known))
+    partitions = list_partitions(storage, exclude)
+    assert list(partitions) == sorted(set(DEEP) - set(exclude))
     assert listed(storage) == trees
 
 

@@ -24,26 +24,26 @@ IMMUTABLE: Mapping[str, str] = {}
 class TestCancel:
     """Every kind of plan, however far it has come."""
 
-    def test_a_plan_that_waits_goes_at_once(self, service: str) -> None:
+    def test_a_waiting_plan_is_rolled_back_at_once(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
         rollback = fixture.runner().cancel(at, user="ann", reason="not tonight")
         assert rollback.state is State.COMPLETED
         fixture.assert_rolled_back(at)
-        (told,) = fixture.rollbacks()
-        assert (told.caused_by, told.reason) == ("request of ann", "not tonight")
-        assert str(told) == f"{service} {at}, by request of ann: not tonight"
+        (metadata,) = fixture.rollbacks()
+        assert (metadata.caused_by, metadata.reason) == ("request of ann", "not tonight")
+        assert str(metadata) == f"{service} {at}, by request of ann: not tonight"
         assert fixture.table.rows() == fixture.rows_before
 
-    def test_one_whose_execution_has_died_goes_with_its_files(self, service: str) -> None:
+    def test_one_whose_execution_has_died_is_rolled_back_with_its_files(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
         fixture.crash_executing(at)
         fixture.expire_heartbeats()
         assert fixture.runner().cancel(at).is_completed
         fixture.assert_rolled_back(at)
-        (told,) = fixture.rollbacks()
-        assert told.files > 0
+        (rollback,) = fixture.rollbacks()
+        assert rollback.files > 0
         assert fixture.table.rows() == fixture.rows_before
 
     def test_it_may_be_repeated(self, service: str) -> None:
@@ -51,27 +51,27 @@ class TestCancel:
         at = fixture.schedule()
         first = fixture.runner().cancel(at, reason="first")
         assert fixture.runner().cancel(at, reason="second") == first
-        assert [told.reason for told in fixture.rollbacks()] == ["first"]
+        assert [rollback.reason for rollback in fixture.rollbacks()] == ["first"]
 
     def test_an_execution_sees_the_request_before_it_completes(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
-        asked: list[Instant] = []
+        requests: list[Instant] = []
 
-        def ask() -> None:
-            asked.append(fixture.runner().cancel(at, reason="enough"))
-            assert fixture.runner().cancel(at) == asked[0]
-            # Whoever comes by leaves what is alive to itself.
+        def cancel() -> None:
+            requests.append(fixture.runner().cancel(at, reason="enough"))
+            assert fixture.runner().cancel(at) == requests[0]
+            # Writers and cleans leave a live execution alone.
             fixture.table.upsert(fixture.rows_before)
             fixture.clean()
             assert fixture.state(at) == "INFLIGHT"
 
         with pytest.raises(ConflictError, match="was rolled back"):
-            fixture.execute(at, InterruptedEngine(ask))
-        assert asked[0].state is State.REQUESTED
+            fixture.execute(at, InterruptedEngine(cancel))
+        assert requests[0].state is State.REQUESTED
         fixture.assert_rolled_back(at)
-        (told,) = fixture.rollbacks()
-        assert (told.caused_by, told.reason) == ("request", "enough")
+        (rollback,) = fixture.rollbacks()
+        assert (rollback.caused_by, rollback.reason) == ("request", "enough")
         assert fixture.runner().cancel(at).is_completed
         assert fixture.table.rows() == fixture.rows_before
 
@@ -80,23 +80,23 @@ class TestCancel:
         at = fixture.schedule()
         files: list[int] = []
 
-        def ask(item: int) -> None:
+        def cancel(item: int) -> None:
             files.append(len(fixture.files_of(at)))
             if item == 1:
                 fixture.runner().cancel(at, reason="enough")
 
         with pytest.raises(ConflictError, match="asked to stop") as stopped:
-            fixture.execute(at, InterruptedEngine(before_item=ask))
+            fixture.execute(at, InterruptedEngine(before_item=cancel))
         assert files == [0, 1], "one file group was done, and no other"
         assert stopped.value.facts["reason"] == "enough"
         fixture.assert_rolled_back(at)
 
-    def test_if_it_dies_then_the_next_writer_takes_the_plan_back(self, service: str) -> None:
+    def test_if_it_dies_then_the_next_writer_rolls_back_the_plan(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
         fixture.crash_executing(at)
-        asked = fixture.runner().cancel(at, reason="enough")
-        assert asked.state is State.REQUESTED
+        request = fixture.runner().cancel(at, reason="enough")
+        assert request.state is State.REQUESTED
         fixture.table.upsert(fixture.rows_before)
         assert fixture.state(at) == "INFLIGHT", "it may be alive"
         fixture.expire_heartbeats()
@@ -104,7 +104,7 @@ class TestCancel:
         fixture.assert_rolled_back(at)
         assert fixture.rollbacks()[0].reason == "enough"
 
-    def test_waiting_ends_when_it_is_gone_or_has_died(self, service: str) -> None:
+    def test_waiting_ends_when_it_is_rolled_back_or_has_died(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
         fixture.crash_executing(at)
@@ -136,7 +136,7 @@ class TestCancel:
         assert fixture.execute(at)
 
     def test_the_plan_on_the_timeline_names_what_it_is_about(self, service: str) -> None:
-        """Who knows nothing of causes reads an ordinary rollback of an ordinary instant."""
+        """A reader that knows no causes reads an ordinary rollback of an ordinary instant."""
         fixture = PlanFixture(service)
         at = fixture.schedule()
         rollback = fixture.runner().cancel(at)
@@ -161,7 +161,7 @@ class DiesAfterRequest(MortalStorage):
 class Bad:
     """A call that is refused."""
 
-    says: str
+    message: str
     call: Callable[[PlanFixture], object]
 
 
@@ -171,27 +171,27 @@ def completed(fixture: PlanFixture) -> str:
 
 def pending_write(fixture: PlanFixture) -> object:
     """Cancel a write while it is under way."""
-    found: list[str] = []
+    instants: list[str] = []
 
     def other_process() -> None:
         (write,) = load_snapshot(fixture.storage).timeline.pending()
-        found.append(write.requested_at)
+        instants.append(write.requested_at)
         with pytest.raises(InvalidError, match="no plan of a table service"):
             fixture.runner().cancel(write.requested_at)
         with pytest.raises(InvalidError, match="a pending write"):
             fixture.runner().execute(write.requested_at)
 
     fixture.table.upsert(fixture.rows_before, before_commit=other_process)
-    return fixture.runner().cancel(found[0])
+    return fixture.runner().cancel(instants[0])
 
 
-def done_service(fixture: PlanFixture) -> object:
+def completed_service(fixture: PlanFixture) -> object:
     at = fixture.schedule()
     fixture.execute(at)
     return fixture.runner().cancel(at)
 
 
-def told(options: Mapping[str, str]) -> Callable[[PlanFixture], object]:
+def run_with(options: Mapping[str, str]) -> Callable[[PlanFixture], object]:
     return lambda fixture: fixture.runner(options).run("compaction")
 
 
@@ -214,18 +214,18 @@ BAD = {
         "no plan at this instant", lambda w: w.runner().execute(NOWHERE)
     ),
     "executing a write": Bad("no plan at this instant", lambda w: w.runner().execute(completed(w))),
-    "a negative delay": Bad("0 or more", told({DELAY: "-1"})),
-    "a delay that is no number": Bad(DELAY, told({DELAY: "soon"})),
-    "a negative delay beside a write": Bad(
+    "a negative delay": Bad("0 or more", run_with({DELAY: "-1"})),
+    "a delay that is no number": Bad(DELAY, run_with({DELAY: "soon"})),
+    "a negative delay in the options of a write": Bad(
         "0 or more", lambda w: w.table.upsert(w.rows_before, {DELAY: "-1"})
     ),
-    "a heartbeat that is too fast": Bad("1000 or more", told({INTERVAL: "999"})),
-    "a heartbeat that never misses": Bad("1 or more", told({MISSES: "0"})),
+    "a heartbeat that is too fast": Bad("1000 or more", run_with({INTERVAL: "999"})),
+    "a heartbeat that never misses": Bad("1 or more", run_with({MISSES: "0"})),
     "a mark that is neither true nor false": Bad(
-        "true or false", told(dict.fromkeys(CANCELLABLE_PLAN, "x"))
+        "true or false", run_with(dict.fromkeys(CANCELLABLE_PLAN, "x"))
     ),
     "a guard that is neither on nor off": Bad(
-        "true or false", told({"hoodie.table.service.execution.guard": "on"})
+        "true or false", run_with({"hoodie.table.service.execution.guard": "on"})
     ),
 }
 
@@ -234,7 +234,7 @@ BAD = {
 def test_bad_input_is_refused_and_changes_nothing(case: Bad) -> None:
     fixture = PlanFixture("compaction")
     before = fixture.storage.files()
-    with pytest.raises(InvalidError, match=case.says) as error:
+    with pytest.raises(InvalidError, match=case.message) as error:
         case.call(fixture)
     assert error.value.facts
     assert fixture.storage.files() == before
@@ -242,7 +242,7 @@ def test_bad_input_is_refused_and_changes_nothing(case: Bad) -> None:
 
 LATE = {
     "a write that has completed since": pending_write,
-    "a service that has completed": done_service,
+    "a service that has completed": completed_service,
 }
 
 

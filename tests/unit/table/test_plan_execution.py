@@ -20,23 +20,21 @@ ROLLBACK = PendingRollback(
 
 @dataclass(frozen=True)
 class Case:
-    """A plan as it stands, and what is to be said of it; nothing if it may be executed."""
+    """A plan as it stands, and the reason why it is refused; None if it may be executed."""
 
-    says: str | None
+    message: str | None
     cancellable: bool = False
     state: State = State.REQUESTED
-    living: bool = False
+    live: bool = False
     targeted: bool = False
 
 
 CASES = {
     "a plan that waits may be executed": Case(None),
     "so may a cancellable one": Case(None, cancellable=True),
-    "one with a live execution may not": Case("is being executed", living=True),
-    "nor a cancellable one": Case("is being executed", cancellable=True, living=True),
-    "one whose execution began may not": Case(
-        "is being executed", state=State.INFLIGHT, living=True
-    ),
+    "one with a live execution may not": Case("is being executed", live=True),
+    "nor a cancellable one": Case("is being executed", cancellable=True, live=True),
+    "one whose execution began may not": Case("is being executed", state=State.INFLIGHT, live=True),
     "a dead attempt is rolled back, and the plan executed": Case(None, state=State.INFLIGHT),
     "a cancellable plan has one attempt": Case(
         "executed once", cancellable=True, state=State.INFLIGHT
@@ -53,11 +51,11 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_refused_executions(case: Case) -> None:
-    found = execution_refusal(
+    refusal = execution_refusal(
         Instant(at(1), Action.CLUSTERING, case.state),
         cancellable=case.cancellable,
-        is_live=case.living,
+        is_live=case.live,
         rollback=ROLLBACK if case.targeted else None,
     )
-    assert (found is None) is (case.says is None)
-    assert (case.says or "") in (found or "")
+    assert (refusal is None) is (case.message is None)
+    assert (case.message or "") in (refusal or "")

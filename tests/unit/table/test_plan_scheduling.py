@@ -27,8 +27,8 @@ def test_a_plan_that_waits() -> None:
     assert state.age_ms >= 5_000
     assert epoch_ms(state.rolled_back_at or "") == epoch_ms(at) + 10 * 60_000
     assert state.operations == 4
-    (kept,) = states(fixture, {"hoodie.clean.failed.writes.policy": "NEVER"})
-    assert kept.rolled_back_at is None
+    (without_rollback,) = states(fixture, {"hoodie.clean.failed.writes.policy": "NEVER"})
+    assert without_rollback.rolled_back_at is None
 
 
 def test_a_clean_without_a_lock_leaves_plans_alone_that_no_process_has_begun() -> None:
@@ -38,15 +38,15 @@ def test_a_clean_without_a_lock_leaves_plans_alone_that_no_process_has_begun() -
     assert (state.cancellable, state.rolled_back_at) == (True, None)
 
 
-def test_an_execution_that_died_goes_when_its_heartbeat_expires() -> None:
+def test_an_execution_that_died_is_rolled_back_when_its_heartbeat_expires() -> None:
     fixture = PlanFixture("clustering")
     at = fixture.schedule()
     fixture.crash_executing(at)
     (state,) = states(fixture)
     assert state.instant.state == "INFLIGHT"
     assert state.heartbeat_age_ms is not None
-    gone_in = epoch_ms(state.rolled_back_at or "") - fixture.clock.now_ms()
-    assert gone_in == HEARTBEAT_EXPIRES_MS - state.heartbeat_age_ms
+    rolled_back_in_ms = epoch_ms(state.rolled_back_at or "") - fixture.clock.now_ms()
+    assert rolled_back_in_ms == HEARTBEAT_EXPIRES_MS - state.heartbeat_age_ms
     fixture.expire_heartbeats()
     fixture.clean(LAZY)
     assert states(fixture) == ()

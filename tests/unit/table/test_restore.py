@@ -56,7 +56,9 @@ class Case:
     built: BuiltTable
     saved: str
     states: tuple[Mapping[str, int], ...]  # of the table, from the newest to the saved one
-    kept: tuple[str, ...] = ()  # timeline files that stay beside those of the saved state
+    remaining: tuple[
+        str, ...
+    ] = ()  # timeline files that stay in addition to those of the saved state
 
 
 def save(instant: str, snapshot: Snapshot, times: TimeGenerator, clock: ManualClock) -> Instant:
@@ -68,9 +70,9 @@ def restore(instant: str, snapshot: Snapshot, times: TimeGenerator, clock: Manua
 
 
 def saved_at(built: BuiltTable, instant: Instant) -> str:
-    done = act_with_lock(built.storage, partial(save, instant.requested_at))
-    assert isinstance(done, Instant)
-    while built.tick() < (done.completed_at or ""):  # the savepoint has taken this time
+    savepoint = act_with_lock(built.storage, partial(save, instant.requested_at))
+    assert isinstance(savepoint, Instant)
+    while built.tick() < (savepoint.completed_at or ""):  # the savepoint has taken this time
         pass
     return instant.requested_at
 
@@ -128,8 +130,8 @@ def compaction_scheduled_before() -> Case:
     saved = saved_at(built, built.write(logs={F: versions(b=3)}))
     built.complete(pending, built.stats(pending.requested_at, F))
     built.write(logs={F: versions(b=4)})
-    kept = (f"{pending.requested_at}.compaction.requested",)
-    return Case(built, saved, (versions(a=2, b=4), versions(a=2, b=3)), kept)
+    remaining = (f"{pending.requested_at}.compaction.requested",)
+    return Case(built, saved, (versions(a=2, b=4), versions(a=2, b=3)), remaining)
 
 
 def slow_write() -> Case:
@@ -172,16 +174,19 @@ def _later(case: Case) -> set[str]:
 
 
 @each_case
-def test_the_saved_state_and_nothing_else_is_left(make: Callable[[], Case]) -> None:
+def test_the_saved_state_and_nothing_else_remains(make: Callable[[], Case]) -> None:
     case = make()
     storage, later = case.built.storage, _later(case)
     assert read_versions(storage) == case.states[0]
     others = [path for path in list_files(storage) if not any(at in path for at in later)]
-    done = act_with_lock(storage, partial(restore, case.saved))
-    assert isinstance(done, Instant)
+    completed = act_with_lock(storage, partial(restore, case.saved))
+    assert isinstance(completed, Instant)
     assert read_versions(storage) == case.states[-1]
-    names = [f"{done.requested_at}.restore.{state.lower()}" for state in PENDING_STATES]
-    expected = [*others, *(f"{TIMELINE}/{name}" for name in (*names, done.file_name, *case.kept))]
+    names = [f"{completed.requested_at}.restore.{state.lower()}" for state in PENDING_STATES]
+    expected = [
+        *others,
+        *(f"{TIMELINE}/{name}" for name in (*names, completed.file_name, *case.remaining)),
+    ]
     assert files_without_markers(storage) == sorted(expected)
 
 
@@ -209,17 +214,17 @@ def test_repeated_it_is_one_restore() -> None:
     assert act_with_lock(case.built.storage, partial(restore, case.saved)) == first
 
 
-def test_with_nothing_to_take_back_it_is_an_empty_restore() -> None:
+def test_with_nothing_to_roll_back_it_is_an_empty_restore() -> None:
     built = BuiltTable()
     saved = saved_at(built, built.write({F: versions(a=1)}))
-    done = act_with_lock(built.storage, partial(restore, saved))
-    assert isinstance(done, Instant)
-    assert metadata_of(built.storage, done).commits == ()
+    completed = act_with_lock(built.storage, partial(restore, saved))
+    assert isinstance(completed, Instant)
+    assert metadata_of(built.storage, completed).commits == ()
     assert read_versions(built.storage) == versions(a=1)
 
 
-def metadata_of(storage: Storage, done: Instant) -> RestoreMetadata:
-    return parse_restore(storage.read(f"{TIMELINE}/{done.file_name}"))
+def metadata_of(storage: Storage, completed: Instant) -> RestoreMetadata:
+    return parse_restore(storage.read(f"{TIMELINE}/{completed.file_name}"))
 
 
 def test_plan_and_outcome_name_the_instants_newest_first() -> None:
@@ -227,13 +232,13 @@ def test_plan_and_outcome_name_the_instants_newest_first() -> None:
     snapshot = load_snapshot(case.built.storage)
     writes = [i for i in snapshot.timeline.completed_writes if i.requested_at > case.saved]
     refs = tuple(InstantRef(i.requested_at, i.action) for i in reversed(writes))
-    done = act_with_lock(case.built.storage, partial(restore, case.saved))
-    assert isinstance(done, Instant)
-    requested = f"{TIMELINE}/{done.requested_at}.restore.requested"
+    completed = act_with_lock(case.built.storage, partial(restore, case.saved))
+    assert isinstance(completed, Instant)
+    requested = f"{TIMELINE}/{completed.requested_at}.restore.requested"
     plan = parse_restore_plan(case.built.storage.read(requested))
     assert plan == RestorePlan(instants=refs, savepoint=case.saved, version=2)
-    metadata = metadata_of(case.built.storage, done)
-    assert metadata.started_at == done.requested_at
+    metadata = metadata_of(case.built.storage, completed)
+    assert metadata.started_at == completed.requested_at
     assert metadata.instants == refs
     assert metadata.commits == tuple(ref.requested_at for ref in refs)
     assert metadata.rollbacks.keys() == set(metadata.commits)
@@ -258,8 +263,8 @@ def test_cleans_and_rollbacks_after_the_savepoint_stay() -> None:
         pass
     clean = built.clean()
     act_with_lock(built.storage, partial(restore, case.saved))
-    left = set(load_snapshot(built.storage).timeline)
-    assert {rollback, clean} <= left
+    remaining = set(load_snapshot(built.storage).timeline)
+    assert {rollback, clean} <= remaining
     assert read_versions(built.storage) == case.states[-1]
 
 
@@ -288,7 +293,7 @@ def test_without_a_savepoint_it_is_refused() -> None:
     assert read_versions(built.storage) == versions(a=2)
 
 
-def test_a_later_savepoint_must_be_given_up_first() -> None:
+def test_a_later_savepoint_must_be_deleted_first() -> None:
     case = commits()
     newest = load_snapshot(case.built.storage).timeline.completed_writes[-1]
     act_with_lock(case.built.storage, partial(save, newest.requested_at))
@@ -326,7 +331,7 @@ def test_archived_writes_cannot_be_rolled_back(golden: GoldenTables) -> None:
 
 
 def half_restored() -> Case:
-    """Killed when the newest commit was gone from the timeline and its files were not."""
+    """Killed when the newest commit was deleted from the timeline and its files were not."""
     case = commits()
     snapshot = load_snapshot(case.built.storage)
     plan = plan_restore(snapshot, case.saved)
@@ -354,7 +359,7 @@ def _restored_anew() -> Storage:
     return case.built.storage
 
 
-def test_run_again_it_takes_new_writes_back_as_well_and_leaves_no_file_or_attempt_behind() -> None:
+def test_run_again_it_rolls_back_new_writes_as_well_and_leaves_no_file_or_attempt() -> None:
     case = half_restored()
     act = partial(restore, case.saved)
     expected = _restored_anew()

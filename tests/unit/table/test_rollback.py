@@ -68,7 +68,7 @@ class Case:
     after: Mapping[str, int]
     keep_plan: bool = False
     by_markers: bool = True
-    left: tuple[str, ...] = field(default=())  # timeline files of the target that stay
+    remaining: tuple[str, ...] = field(default=())  # timeline files of the target that stay
 
 
 def cow_commit() -> Case:
@@ -141,12 +141,14 @@ def completed_compaction() -> Case:
 def dead_compaction() -> Case:
     built, plan = _before_compaction()
     target = built.fail({F: versions(a=2, b=1)}, action="compaction", requested=plan)
-    kept = (f"{target.requested_at}.compaction.requested",)
-    return Case(built, target, versions(a=2, b=1), versions(a=2, b=1), keep_plan=True, left=kept)
+    remaining = (f"{target.requested_at}.compaction.requested",)
+    return Case(
+        built, target, versions(a=2, b=1), versions(a=2, b=1), keep_plan=True, remaining=remaining
+    )
 
 
 def cancelled_compaction() -> Case:
-    return replace(dead_compaction(), keep_plan=False, left=())
+    return replace(dead_compaction(), keep_plan=False, remaining=())
 
 
 def dead_clustering() -> Case:
@@ -155,8 +157,10 @@ def dead_clustering() -> Case:
     target = built.fail(
         {("d1", "n"): versions(a=1, b=1)}, action="clustering", requested=clustering_plan(F, H)
     )
-    kept = (f"{target.requested_at}.clustering.requested",)
-    return Case(built, target, versions(a=1, b=1), versions(a=1, b=1), keep_plan=True, left=kept)
+    remaining = (f"{target.requested_at}.clustering.requested",)
+    return Case(
+        built, target, versions(a=1, b=1), versions(a=1, b=1), keep_plan=True, remaining=remaining
+    )
 
 
 def completed_clustering() -> Case:
@@ -176,8 +180,8 @@ def overwrite() -> Case:
     new = ("d1", "n")
     pending = built.fail({new: versions(a=2)}, action="replacecommit")
     stats = built.stats(pending.requested_at, new, replaced={"d1": ("f",)})
-    done = built.complete(pending, stats)
-    return Case(built, done, versions(a=2, c=1), versions(a=1, b=1, c=1))
+    completed = built.complete(pending, stats)
+    return Case(built, completed, versions(a=2, c=1), versions(a=1, b=1, c=1))
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -204,21 +208,24 @@ def rollback(case: Case, snapshot: Snapshot, times: TimeGenerator, clock: Manual
     )
 
 
-def metadata_of(storage: Storage, done: Instant) -> RollbackMetadata:
-    return parse_rollback(storage.read(f"{TIMELINE}/{done.file_name}"))
+def metadata_of(storage: Storage, completed: Instant) -> RollbackMetadata:
+    return parse_rollback(storage.read(f"{TIMELINE}/{completed.file_name}"))
 
 
 @each_case
-def test_nothing_of_the_instant_is_left_but_the_rollback(make: Callable[[], Case]) -> None:
+def test_nothing_of_the_instant_remains_but_the_rollback(make: Callable[[], Case]) -> None:
     case = make()
     storage, target = case.built.storage, case.target.requested_at
     assert read_versions(storage) == case.before
     others = [path for path in list_files(storage) if target not in path]
-    done = act_with_lock(storage, partial(rollback, case))
-    assert isinstance(done, Instant)
+    completed = act_with_lock(storage, partial(rollback, case))
+    assert isinstance(completed, Instant)
     assert read_versions(storage) == case.after
-    names = [f"{done.requested_at}.rollback.{state.lower()}" for state in PENDING_STATES]
-    expected = [*others, *(f"{TIMELINE}/{name}" for name in (*case.left, *names, done.file_name))]
+    names = [f"{completed.requested_at}.rollback.{state.lower()}" for state in PENDING_STATES]
+    expected = [
+        *others,
+        *(f"{TIMELINE}/{name}" for name in (*case.remaining, *names, completed.file_name)),
+    ]
     assert files_without_markers(storage) == sorted(expected)
 
 
@@ -240,7 +247,7 @@ def test_killed_anywhere_a_reader_sees_all_or_nothing_and_a_second_run_ends_it(
 
 
 @each_case
-def test_killed_anywhere_the_next_writer_ends_it_or_takes_it_back(
+def test_killed_anywhere_the_next_writer_ends_it_or_withdraws_it(
     make: Callable[[], Case],
 ) -> None:
     expected = make()
@@ -253,12 +260,12 @@ def test_killed_anywhere_the_next_writer_ends_it_or_takes_it_back(
 
     for storage in crashed_copies(make().built.storage, partial(rollback, expected)):
         act_with_lock(storage, resume)
-        left = list_files(storage)
-        assert set(left) - set(_pending_files(expected)) in (
+        files = list_files(storage)
+        assert set(files) - set(_pending_files(expected)) in (
             set(before) - set(_pending_files(expected)),
             set(after),
         )
-        assert read_versions(storage) == (expected.after if left == after else expected.before)
+        assert read_versions(storage) == (expected.after if files == after else expected.before)
 
 
 def _pending_files(case: Case) -> list[str]:
@@ -278,9 +285,9 @@ def test_a_rollback_records_what_real_hudi_records(golden: GoldenTables) -> None
     case = cow_commit()
     snapshot = load_snapshot(case.built.storage)
     ours_plan = plan_rollback(snapshot, case.target, by_markers=True)
-    done = act_with_lock(case.built.storage, partial(rollback, case))
-    assert isinstance(done, Instant)
-    ours = metadata_of(case.built.storage, done)
+    completed = act_with_lock(case.built.storage, partial(rollback, case))
+    assert isinstance(completed, Instant)
+    ours = metadata_of(case.built.storage, completed)
 
     assert real_plan.instant.action == ours_plan.instant.action == "commit"
     assert real_plan.version == ours_plan.version
@@ -289,13 +296,15 @@ def test_a_rollback_records_what_real_hudi_records(golden: GoldenTables) -> None
         assert request.files
         assert all(f"/{request.partition}/" in file for file in request.files)
     assert real.started_at == path.name.split("_")[0]
-    assert ours.started_at == done.requested_at
-    for told in (real, ours):
-        (instant,) = told.instants
-        assert told.commits == (instant.requested_at,)
+    assert ours.started_at == completed.requested_at
+    for metadata in (real, ours):
+        (instant,) = metadata.instants
+        assert metadata.commits == (instant.requested_at,)
         assert instant.action == "commit"
-        assert told.files_deleted == sum(len(p.deleted) for p in told.partitions.values()) == 3
-        assert all(name == part.partition for name, part in told.partitions.items())
+        assert (
+            metadata.files_deleted == sum(len(p.deleted) for p in metadata.partitions.values()) == 3
+        )
+        assert all(name == part.partition for name, part in metadata.partitions.items())
     assert ours.version == real.version
     empty = {part: replace(p, partition="", deleted=()) for part, p in real.partitions.items()}
     assert {str(p) for p in empty.values()} == {
@@ -319,8 +328,8 @@ def test_a_commit_of_real_hudi_is_rolled_back_to_what_it_read_before(golden: Gol
     *_, before, last = snapshot.timeline.completed_writes
     case = Case(BuiltTable(storage=MemoryStorage.fresh()), last, {}, {})
     act_with_lock(storage, partial(rollback, case))
-    left = load_snapshot(storage)
-    assert left.timeline.completed_writes[-1] == before
+    snapshot_after = load_snapshot(storage)
+    assert snapshot_after.timeline.completed_writes[-1] == before
     (expected,) = [q.rows for q in queries("mor_avro") if q.as_of == before.requested_at]
     assert read_json_rows(storage) == sorted(expected or ())
     assert all(last.requested_at not in path for path in list_data_files(storage))
@@ -541,11 +550,11 @@ def test_a_plan_of_another_process_is_ended_wherever_it_saw_the_table() -> None:
     request = RollbackRequest(partition="d1", files=(f"file:/elsewhere/{dead}",))
     ref = InstantRef(case.target.requested_at, "commit")
     requested = begun(case, RollbackPlan(instant=ref, requests=(request,)))
-    done = act_with_lock(case.built.storage, partial(rollback, case))
-    assert isinstance(done, Instant)
-    assert done.requested_at == requested.requested_at
+    completed = act_with_lock(case.built.storage, partial(rollback, case))
+    assert isinstance(completed, Instant)
+    assert completed.requested_at == requested.requested_at
     assert all(case.target.requested_at not in path for path in list_data_files(case.built.storage))
-    assert metadata_of(case.built.storage, done).files_deleted == 2
+    assert metadata_of(case.built.storage, completed).files_deleted == 2
 
 
 def test_a_plan_with_a_file_of_another_instant_is_corrupt() -> None:
@@ -572,7 +581,7 @@ def test_a_plan_that_was_never_written_is_passed_over() -> None:
     assert read_versions(case.built.storage) == case.after
 
 
-def test_a_rollback_whose_target_is_gone_completes() -> None:
+def test_a_rollback_without_its_target_completes() -> None:
     case = dead_write()
     ref = InstantRef("20260101000000000", "commit")
     requested = begun(case, RollbackPlan(instant=ref))
@@ -585,7 +594,7 @@ def test_a_rollback_whose_target_is_gone_completes() -> None:
     assert [i.requested_at for i in ended] == [requested.requested_at]
 
 
-def test_what_a_writer_marked_after_it_was_rolled_back_goes_when_the_rollback_ends() -> None:
+def test_files_that_a_writer_marked_after_its_rollback_are_deleted_when_the_rollback_ends() -> None:
     case = dead_write()
     late = "20260101000000000"
     stray = case.built.base(G, versions(z=1), late, marked=True)
@@ -641,12 +650,12 @@ WHICH = {
 }
 
 
-@pytest.mark.parametrize(("policy", "living", "expected"), WHICH.values(), ids=list(WHICH))
+@pytest.mark.parametrize(("policy", "live", "expected"), WHICH.values(), ids=list(WHICH))
 def test_failed_writes(
-    policy: FailedWritesPolicy, living: tuple[int, ...], expected: tuple[int, ...]
+    policy: FailedWritesPolicy, live: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    found = failed_writes(draw(FAILED), policy, frozenset(map(at, living)))
-    assert [i.requested_at for i in found] == [at(tick) for tick in expected]
+    failed = failed_writes(draw(FAILED), policy, frozenset(map(at, live)))
+    assert [i.requested_at for i in failed] == [at(tick) for tick in expected]
 
 
 def test_a_table_in_another_place_of_the_timeline_is_rolled_back_there() -> None:

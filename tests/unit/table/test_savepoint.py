@@ -48,9 +48,9 @@ def unsave(instant: str, snapshot: Snapshot, times: TimeGenerator, clock: Manual
 
 
 def saved(storage: Storage, instant: Instant) -> SavepointMetadata:
-    done = find_savepoint(load_snapshot(storage), instant.requested_at)
-    assert done is not None
-    return parse_savepoint(storage.read(f"{TIMELINE}/{done.file_name}"))
+    savepoint = find_savepoint(load_snapshot(storage), instant.requested_at)
+    assert savepoint is not None
+    return parse_savepoint(storage.read(f"{TIMELINE}/{savepoint.file_name}"))
 
 
 def files_saved(storage: Storage, instant: Instant) -> list[str]:
@@ -64,9 +64,9 @@ def test_the_newest_base_files_as_of_the_instant_are_saved() -> None:
     built.write({F: versions(a=1), G: versions(b=1)})
     middle = built.write({F: versions(a=2)})
     built.write({F: versions(a=3), H: versions(c=3)})
-    found = files_saved(built.storage, middle)
-    assert [path.split("_")[0] for path in found] == ["d1/f", "d2/g"]
-    assert middle.requested_at in found[0]
+    paths = files_saved(built.storage, middle)
+    assert [path.split("_")[0] for path in paths] == ["d1/f", "d2/g"]
+    assert middle.requested_at in paths[0]
 
 
 def test_base_and_logs_are_saved_the_newest_log_first() -> None:
@@ -92,9 +92,9 @@ def test_a_group_that_was_replaced_later_is_saved() -> None:
     first = built.write({F: versions(a=1)})
     pending = built.fail({H: versions(a=2)}, action="replacecommit")
     stats = built.stats(pending.requested_at, H, replaced={"d1": ("f",)})
-    done = built.complete(pending, stats)
+    completed = built.complete(pending, stats)
     assert [path.split("_")[0] for path in files_saved(built.storage, first)] == ["d1/f"]
-    assert [path.split("_")[0] for path in files_saved(built.storage, done)] == ["d1/h"]
+    assert [path.split("_")[0] for path in files_saved(built.storage, completed)] == ["d1/h"]
 
 
 def test_a_savepoint_records_what_real_hudi_records(golden: GoldenTables) -> None:
@@ -119,7 +119,7 @@ def _two_commits() -> tuple[BuiltTable, Instant]:
     return built, first
 
 
-def test_killed_anywhere_and_done_again_it_is_one_savepoint() -> None:
+def test_killed_anywhere_and_repeated_it_is_one_savepoint() -> None:
     built, first = _two_commits()
     act = partial(save, first.requested_at)
     assert act_with_lock(built.storage, act) == act_with_lock(built.storage, act)

@@ -137,8 +137,8 @@ def rolled_back(table: WrittenTable) -> None:
 
 def compaction_rolled_back(table: WrittenTable) -> None:
     two_logs(table)
-    done = table.services(COMPACT_EVERY_COMMIT).run("compaction")
-    table.writer().rollback(done.instant)  # type: ignore[union-attr]
+    commit = table.services(COMPACT_EVERY_COMMIT).run("compaction")
+    table.writer().rollback(commit.instant)  # type: ignore[union-attr]
 
 
 def archived(table: WrittenTable) -> None:
@@ -250,15 +250,15 @@ def test_freshness_of_both_views(
     assert view_times(table) == expected
 
 
-@pytest.mark.parametrize("history", [each for each, _ in ALL.values()], ids=list(ALL))
+@pytest.mark.parametrize("history", [history for history, _ in ALL.values()], ids=list(ALL))
 def test_freshness_is_the_same_without_what_commits_record(
     history: Callable[[WrittenTable], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tracked_table()
     history(table)
-    kept = view_times(table), partition_view_times(table, DAY)
+    recorded = view_times(table), partition_view_times(table, DAY)
     monkeypatch.setattr("lakewright.table.freshness.parse_freshness_record", lambda extra: None)
-    assert (view_times(table), partition_view_times(table, DAY)) == kept
+    assert (view_times(table), partition_view_times(table, DAY)) == recorded
 
 
 PARTITIONS: dict[str, tuple[Callable[[WrittenTable], None], ViewTimes | None, ViewTimes | None]] = {
@@ -316,11 +316,11 @@ PARTITIONS |= {
         both_days, (30, 30, 29, 10), (220, 220, 219, 200)),
     "a compaction of one leaves the other waiting": (
         one_day_compacted, (30, 30, 29, 10), (220, 220, 220, 220)),
-    "an overwritten one begins anew, and has seen what it has seen": (
+    "an overwritten one has the times of the overwrite": (
         one_day_overwritten, (30, 30, 29, 10), (300, 300, 300, 300)),
     "one that was deleted and written again has only the new": (
         one_day_back_again, (30, 30, 29, 10), (300, 300, 300, 300)),
-    "what an overwritten table does not have is gone": (
+    "a partition that an overwrite removed has none": (
         all_overwritten, None, (300, 300, 300, 300)),
     "one whose commits are all archived is found in history": (
         untouched_for_long, (30, 30, 29, 10), (340, 340, 219, 310)),
@@ -337,25 +337,25 @@ def test_what_is_reported_of_partitions(
         first,
         second,
     )
-    there = [day for day, each in ((DAY, first), (NEXT_DAY, second)) if each is not None]
-    found = table_freshness(table).partitions
-    assert (list(found), len(found)) == (there, len(there))
+    there = [day for day, freshness in ((DAY, first), (NEXT_DAY, second)) if freshness is not None]
+    partitions = table_freshness(table).partitions
+    assert (list(partitions), len(partitions)) == (there, len(there))
     assert partition_view_times(table, "2099-01-01") is None
 
 
 def test_a_table_of_real_hudi_is_measured(golden: GoldenTables) -> None:
     """Three base files, then a log file for each of them."""
-    found = table_freshness(LocalStorage(str(golden["mor_event_time_stats"])))
-    assert found.snapshot == ViewFreshness(1767312000000, 1767312420000)
-    assert found.read_optimized == ViewFreshness(1767311999999, 1767226980000)
-    days = [each.read_optimized.completion for each in found.partitions.values()]
+    freshness = table_freshness(LocalStorage(str(golden["mor_event_time_stats"])))
+    assert freshness.snapshot == ViewFreshness(1767312000000, 1767312420000)
+    assert freshness.read_optimized == ViewFreshness(1767311999999, 1767226980000)
+    days = [partition.read_optimized.completion for partition in freshness.partitions.values()]
     assert days == [1767311999999, 1767312059999, 1767312119999]
 
 
-def test_of_a_table_of_real_hudi_without_event_times_nothing_is_known(golden: GoldenTables) -> None:
-    found = table_freshness(LocalStorage(str(golden["mor_compacted"])))
-    assert (found.snapshot, found.read_optimized) == (ViewFreshness(), ViewFreshness())
-    assert len(found.partitions) == 3
+def test_a_table_of_real_hudi_without_event_times_has_no_freshness(golden: GoldenTables) -> None:
+    freshness = table_freshness(LocalStorage(str(golden["mor_compacted"])))
+    assert (freshness.snapshot, freshness.read_optimized) == (ViewFreshness(), ViewFreshness())
+    assert len(freshness.partitions) == 3
 
 
 def test_a_copy_on_write_table_has_nothing_that_waits() -> None:
@@ -392,11 +392,11 @@ def test_every_fall_is_explained() -> None:
     assert table_freshness(table).uncompacted_logs == fell.cause
     table.upsert([tracked_row("a", 100)])
     assert table_freshness(table).regression is None
-    gone = table.write("DELETE", [tracked_row("a", 0)])
+    delete = table.write("DELETE", [tracked_row("a", 0)])
     fell = table_freshness(table).regression
     assert fell is not None
     assert fell.cause is not None
-    assert (fell.cause.instant, fell.cause.event_time) == (gone.instant, None)
+    assert (fell.cause.instant, fell.cause.event_time) == (delete.instant, None)
 
 
 def test_a_fall_without_log_files_has_no_log_file_to_blame() -> None:
@@ -426,14 +426,14 @@ def test_blocking_log_files_are_reported_the_worst_first() -> None:
     table = tracked_table()
     base_and_log(table)
     late = table.upsert([tracked_row("b", 25)])
-    gone = table.write("DELETE", [tracked_row("a", 0)])
-    held = blocking_log_files(load_snapshot(table.storage), 2)
-    assert [(each.instant, each.event_time) for each in held] == [
-        (gone.instant, None),
+    delete = table.write("DELETE", [tracked_row("a", 0)])
+    log_files = blocking_log_files(load_snapshot(table.storage), 2)
+    assert [(log_file.instant, log_file.event_time) for log_file in log_files] == [
+        (delete.instant, None),
         (late.instant, TIME_ZERO + 25),
     ]
-    assert all(each.partition == DAY and each.size > 0 for each in held)
-    assert {each.log.split("_")[0] for each in held} == {f".{held[0].file_id}"}
+    assert all(log_file.partition == DAY and log_file.size > 0 for log_file in log_files)
+    assert {log_file.log.split("_")[0] for log_file in log_files} == {f".{log_files[0].file_id}"}
     assert len(blocking_log_files(load_snapshot(table.storage), 99)) == 3
 
 
@@ -472,10 +472,10 @@ def test_foreign_values_are_not_believed(change: Callable[[str], str]) -> None:
     table = tracked_table()
     base_files(table)
     text = newest(table)[FRESHNESS_KEY]
-    told_key = {"hoodie.datasource.write.commitmeta.key.prefix": "lakewright.freshness"}
+    prefix_option = {"hoodie.datasource.write.commitmeta.key.prefix": "lakewright.freshness"}
     table.upsert(
         [tracked_row("a", 40)],
-        {**untracked_options(table), **told_key, FRESHNESS_KEY: change(text)},
+        {**untracked_options(table), **prefix_option, FRESHNESS_KEY: change(text)},
     )
     assert newest(table)[FRESHNESS_KEY] == change(text)
     assert view_times(table) == (None, 20, None, 20)

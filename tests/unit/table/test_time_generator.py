@@ -45,23 +45,23 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize(("wait_ms", "seen", "waited"), WAITS.values(), ids=list(WAITS))
-def test_the_wait_after_reading_the_clock(wait_ms: int, seen: list[str], waited: int) -> None:
+@pytest.mark.parametrize(("wait_ms", "observed", "waited"), WAITS.values(), ids=list(WAITS))
+def test_the_wait_after_reading_the_clock(wait_ms: int, observed: list[str], waited: int) -> None:
     clock = ManualClock()
     source = TimeGenerator(clock, UTC, wait_ms)
-    source.observe(*seen)
+    source.observe(*observed)
     begin = clock.now_ms()
-    given = source.next()
+    generated = source.next()
     assert clock.now_ms() - begin == waited
-    assert given == START or given > seen[0]
+    assert generated == START or generated > observed[0]
 
 
 def test_a_writer_whose_clock_is_behind_within_the_skew_comes_later() -> None:
     ahead, behind = ManualClock(), ManualClock()
     behind.advance(-199)
-    given = TimeGenerator(ahead, UTC, 200).next()
+    generated = TimeGenerator(ahead, UTC, 200).next()
     behind.advance(200)
-    assert TimeGenerator(behind, UTC, 200).next() > given
+    assert TimeGenerator(behind, UTC, 200).next() > generated
 
 
 def test_times_grow_through_the_hour_that_comes_twice() -> None:
@@ -111,8 +111,8 @@ def test_times_grow_whatever_the_clock_does(
         elif clock.now_ms() + step > 0:
             clock.advance(step)
         begin = clock.now_ms()
-        given = source.next()
-        assert given > floor
-        assert format_time(parse_time(given)) == given
+        generated = source.next()
+        assert generated > floor
+        assert format_time(parse_time(generated)) == generated
         assert clock.now_ms() - begin >= wait_ms
-        floor = given
+        floor = generated

@@ -45,7 +45,7 @@ from support.transactions import (
 )
 
 
-def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
+def test_a_write_of_a_lone_writer_makes_no_needless_requests() -> None:
     fixture = TransactionFixture()
     storage = CountingStorage(fixture.storage)
     transaction = begin_action(fixture.writer(storage=storage), "deltacommit")
@@ -60,13 +60,13 @@ def test_a_write_of_a_lone_writer_asks_for_no_more_than_it_needs() -> None:
     ]
     metadata = write_files(transaction, "f1")
     storage.reset()
-    done = transaction.commit(metadata)
+    instant = transaction.commit(metadata)
     assert storage.touched == [
         ("list_tree", f".hoodie/.temp/{at}"),
         ("read", ".hoodie/hoodie.properties"),
         ("list_files", TIMELINE),
         ("list_folders", ".hoodie/.temp"),
-        ("create", f"{TIMELINE}/{done.file_name}"),
+        ("create", f"{TIMELINE}/{instant.file_name}"),
         ("list_files", TIMELINE),
         ("list_tree", f".hoodie/.temp/{at}"),
         ("delete_many", f".hoodie/.temp/{at}/p1/{LogFile('f1', at).name}.marker.CREATE"),
@@ -77,20 +77,20 @@ def test_a_completed_write_is_on_the_timeline_and_leaves_nothing_else() -> None:
     fixture = TransactionFixture()
     transaction = begin_action(fixture.writer(OPTIMISTIC), "commit", requested=b"r", inflight=b"i")
     metadata = write_files(transaction, "f1", base=True)
-    done = transaction.commit(metadata)
-    assert done.requested_at == transaction.instant
-    assert (done.completed_at or "") > transaction.instant
+    instant = transaction.commit(metadata)
+    assert instant.requested_at == transaction.instant
+    assert (instant.completed_at or "") > transaction.instant
     assert sorted(fixture.names()) == sorted(
         [
-            f"{done.requested_at}.commit.requested",
-            f"{done.requested_at}.inflight",
-            done.file_name,
+            f"{instant.requested_at}.commit.requested",
+            f"{instant.requested_at}.inflight",
+            instant.file_name,
         ]
     )
-    assert fixture.storage.read(f"{TIMELINE}/{done.requested_at}.inflight") == b"i"
-    stored = parse_commit(fixture.storage.read(f"{TIMELINE}/{done.file_name}"))
+    assert fixture.storage.read(f"{TIMELINE}/{instant.requested_at}.inflight") == b"i"
+    stored = parse_commit(fixture.storage.read(f"{TIMELINE}/{instant.file_name}"))
     assert stored.file_groups() == metadata.file_groups()
-    assert fixture.leftovers() == [f"p1/{BaseFile('f1', '0-0-0', done.requested_at).name}"]
+    assert fixture.leftovers() == [f"p1/{BaseFile('f1', '0-0-0', instant.requested_at).name}"]
 
 
 COMPLETED = {
@@ -106,9 +106,9 @@ COMPLETED = {
 @pytest.mark.parametrize(("action", "completed"), COMPLETED.items())
 def test_every_action_completes_under_its_name(action: str, completed: str) -> None:
     fixture = TransactionFixture()
-    done = begin_action(fixture.writer(), action).commit(CommitMetadata())
-    assert done.action == completed
-    assert load_snapshot(fixture.storage).timeline.instants == (done,)
+    instant = begin_action(fixture.writer(), action).commit(CommitMetadata())
+    assert instant.action == completed
+    assert load_snapshot(fixture.storage).timeline.instants == (instant,)
 
 
 def test_what_writes_nothing_is_no_transaction() -> None:
@@ -122,8 +122,8 @@ def test_times_grow_even_if_the_clock_is_set_back() -> None:
     fixture = TransactionFixture()
     times = []
     for _ in range(3):
-        done = begin_action(fixture.writer(), "commit").commit(CommitMetadata())
-        times += [done.requested_at, done.completed_at or ""]
+        instant = begin_action(fixture.writer(), "commit").commit(CommitMetadata())
+        times += [instant.requested_at, instant.completed_at or ""]
         fixture.clock.advance(-3_600_000)
     assert times == sorted(set(times))
 
@@ -132,7 +132,7 @@ def test_a_time_that_is_taken_is_passed_over() -> None:
     fixture = TransactionFixture()
 
     class Racing(CountingStorage):
-        """Somebody who does not know our lock takes the first time that is asked for."""
+        """Another process without our lock takes the first time that the writer requests."""
 
         def create(self, path: str, data: bytes) -> None:
             if path.endswith(".requested") and not self.inner.list_files(TIMELINE):
@@ -150,7 +150,7 @@ def test_a_time_that_is_taken_is_passed_over() -> None:
     transaction.abort()
 
 
-def test_files_of_failed_attempts_are_gone_before_the_write_is_seen() -> None:
+def test_files_of_failed_attempts_are_deleted_before_the_write_is_visible() -> None:
     fixture = TransactionFixture()
     transaction = begin_action(fixture.writer(), "deltacommit")
     write_files(transaction, "f1")
@@ -196,7 +196,7 @@ def fail(begun: Transaction, work: Callable[[Transaction], object]) -> None:
         raise ZeroDivisionError
 
 
-def test_a_block_that_fails_takes_its_write_back() -> None:
+def test_a_block_that_fails_aborts_its_write() -> None:
     fixture = TransactionFixture()
     with pytest.raises(ZeroDivisionError):
         fail(
@@ -233,27 +233,29 @@ def test_another_writer_of_the_same_group_is_a_conflict_also_without_a_lock() ->
     for options in ({}, OPTIMISTIC):
         fixture = TransactionFixture()
         # A lone writer takes what is pending for dead; here two do not know of each other.
-        kept = {**options, "hoodie.clean.failed.writes.policy": "NEVER"}
-        slow, fast = (begin_action(fixture.writer(kept), "deltacommit") for _ in range(2))
+        without_cleaning = {**options, "hoodie.clean.failed.writes.policy": "NEVER"}
+        slow, fast = (
+            begin_action(fixture.writer(without_cleaning), "deltacommit") for _ in range(2)
+        )
         mine, theirs = write_files(slow, "f1", "f2"), write_files(fast, "f2")
-        done = fast.commit(theirs)
+        instant = fast.commit(theirs)
         with pytest.raises(ConflictError, match="same file groups") as conflict:
             slow.commit(mine)
         assert conflict.value.facts == {
             "instant": slow.instant,
-            "other": done.file_name,
+            "other": instant.file_name,
             "groups": (("p1", "f2"),),
         }
         slow.abort()
         assert fixture.leftovers() == [f"p1/{LogFile('f2', fast.instant).name}"]
-        assert load_snapshot(fixture.storage).timeline.instants == (done,)
+        assert load_snapshot(fixture.storage).timeline.instants == (instant,)
 
 
 def test_writers_of_other_groups_complete_in_any_order() -> None:
     fixture = TransactionFixture()
     slow, fast = (begin_action(fixture.writer(OPTIMISTIC), "deltacommit") for _ in range(2))
-    done = [fast.commit(write_files(fast, "f1")), slow.commit(write_files(slow, "f2"))]
-    assert load_snapshot(fixture.storage).timeline.by_completion == tuple(done)
+    instants = [fast.commit(write_files(fast, "f1")), slow.commit(write_files(slow, "f2"))]
+    assert load_snapshot(fixture.storage).timeline.by_completion == tuple(instants)
 
 
 def test_writers_that_do_not_block_share_a_bucket() -> None:
@@ -328,7 +330,7 @@ PENDING: dict[str, tuple[dict[tuple[str, State], bytes], str | None]] = {
 
 
 @pytest.mark.parametrize(("files", "reason"), PENDING.values(), ids=list(PENDING))
-def test_a_base_file_gives_way_to_a_plan_that_came_later(
+def test_a_base_file_conflicts_with_a_plan_that_came_later(
     files: dict[tuple[str, State], bytes], reason: str | None
 ) -> None:
     fixture = TransactionFixture()
@@ -382,8 +384,8 @@ def test_files_that_were_written_while_the_rollback_went_on_are_withdrawn() -> N
 
 
 TARGETS = {
-    "this write": ("this write was rolled back", lambda tx, done: tx.instant),
-    "a write it builds upon": ("builds upon", lambda tx, done: done.requested_at),
+    "this write": ("this write was rolled back", lambda tx, completed: tx.instant),
+    "a write it builds upon": ("builds upon", lambda tx, completed: completed.requested_at),
 }
 
 
@@ -392,9 +394,9 @@ def test_a_rollback_that_has_only_begun_is_a_conflict(
     message: str, target: Callable[[Transaction, Instant], str]
 ) -> None:
     fixture = TransactionFixture()
-    done = begin_action(fixture.writer(), "deltacommit").commit(CommitMetadata())
+    completed = begin_action(fixture.writer(), "deltacommit").commit(CommitMetadata())
     transaction = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
-    plan = RollbackPlan(instant=InstantRef(target(transaction, done), "deltacommit"))
+    plan = RollbackPlan(instant=InstantRef(target(transaction, completed), "deltacommit"))
     rollback = Instant(later(transaction), Action.ROLLBACK, State.REQUESTED)
     fixture.put(rollback, format_rollback_plan(plan))
     with pytest.raises(ConflictError, match=message):
@@ -454,8 +456,8 @@ def test_a_concurrent_write_that_was_archived_is_still_a_conflict() -> None:
     begin_action(fixture.writer(), "deltacommit").commit(CommitMetadata())
     old = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     mine = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
-    done = old.commit(write_files(old, "f1"))
-    archive_instant(fixture, done)
+    instant = old.commit(write_files(old, "f1"))
+    archive_instant(fixture, instant)
     with pytest.raises(ConflictError, match="same file groups"):
         mine.commit(write_files(mine, "f1"))
     mine.abort()
@@ -473,7 +475,7 @@ def test_a_metadata_table_is_dropped_before_the_first_file() -> None:
     assert fixture.leftovers() == []
 
 
-def test_a_metadata_table_that_came_back_is_dropped_before_the_write_is_seen() -> None:
+def test_a_metadata_table_that_came_back_is_dropped_before_the_write_is_visible() -> None:
     fixture = TransactionFixture()
     transaction = begin_action(fixture.writer(), "deltacommit")
     update_properties(

@@ -60,8 +60,8 @@ def test_a_lost_answer_is_no_lost_commit() -> None:
     fixture = TransactionFixture()
     storage = Unanswered(fixture.storage, "create", ".deltacommit")
     transaction = begin_action(fixture.writer(storage=storage), "deltacommit")
-    done = transaction.commit(write_files(transaction, "f1"))
-    assert load_snapshot(fixture.storage).timeline.completed_writes == (done,)
+    instant = transaction.commit(write_files(transaction, "f1"))
+    assert load_snapshot(fixture.storage).timeline.completed_writes == (instant,)
     assert fixture.leftovers() == [f"p1/{LogFile('f1', transaction.instant).name}"]
 
 
@@ -74,9 +74,9 @@ def test_a_commit_that_storage_did_not_take_may_be_tried_again_under_its_name() 
         transaction.commit(metadata)
     tried = next(path for method, path in storage.touched if method == "read" and "_" in path)
     storage.on = False
-    done = transaction.commit(metadata)
-    assert tried.endswith(done.file_name)
-    assert load_snapshot(fixture.storage).timeline.completed_writes == (done,)
+    instant = transaction.commit(metadata)
+    assert tried.endswith(instant.file_name)
+    assert load_snapshot(fixture.storage).timeline.completed_writes == (instant,)
     assert fixture.leftovers() == [f"p1/{LogFile('f1', transaction.instant).name}"]
 
 
@@ -89,8 +89,8 @@ def test_a_commit_that_arrives_late_is_found_by_the_next_try() -> None:
         transaction.commit(metadata)
     path = next(path for method, path in storage.touched if method == "read" and "_" in path)
     fixture.storage.create(path, format_commit(metadata))
-    done = transaction.commit(CommitMetadata())
-    assert path.endswith(done.file_name)
+    instant = transaction.commit(CommitMetadata())
+    assert path.endswith(instant.file_name)
     assert fixture.leftovers() == [f"p1/{LogFile('f1', transaction.instant).name}"]
 
 
@@ -103,13 +103,13 @@ def test_what_may_have_completed_is_not_withdrawn() -> None:
         transaction.commit(metadata)
     transaction.abort()
     assert len(fixture.leftovers()) == 2
-    # It stays for the next writer, who finds it pending.
+    # It stays pending; the next writer rolls it back.
     begin_action(fixture.writer(), "deltacommit").abort()
     assert fixture.leftovers_after_expiry() == []
     assert load_snapshot(fixture.storage).timeline.by_time == {}
 
 
-def test_a_withdrawal_that_finds_the_write_completed_says_so() -> None:
+def test_an_abort_that_finds_the_write_completed_reports_it() -> None:
     fixture = TransactionFixture()
     storage = Unanswered(fixture.storage, "create", ".deltacommit", late=True)
     begun = begin_action(fixture.writer(storage=storage), "deltacommit")
@@ -129,11 +129,11 @@ def test_markers_that_cannot_be_deleted_do_not_undo_a_commit() -> None:
     transaction = begin_action(fixture.writer(), "deltacommit")
     transaction._storage = Unanswered(fixture.storage, "delete_many", ".CREATE']", late=True)
     with pytest.warns(RuntimeWarning, match="markers of a completed write"):
-        done = transaction.commit(write_files(transaction, "f1"))
-    assert load_snapshot(fixture.storage).timeline.completed_writes == (done,)
+        instant = transaction.commit(write_files(transaction, "f1"))
+    assert load_snapshot(fixture.storage).timeline.completed_writes == (instant,)
 
 
-def test_a_write_that_cannot_be_rolled_back_says_so_beside_the_error() -> None:
+def test_a_write_that_cannot_be_rolled_back_adds_a_note_to_the_error() -> None:
     fixture = TransactionFixture()
     storage = Unanswered(fixture.storage, "delete", ".inflight", late=True)
     begun = begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
@@ -161,30 +161,33 @@ def created_and_refused(storage: Storage, path: str, data: bytes) -> None:
 
 
 def test_a_requested_file_whose_answer_was_lost_is_the_writers_own() -> None:
-    world = TransactionFixture()
-    storage = InterruptedStorage(world.storage, r"\.requested$", created_and_refused)
-    transaction = begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
-    done = transaction.commit(write_files(transaction, "f1"))
-    assert [instant.requested_at for instant in load_snapshot(world.storage).timeline] == [
-        done.requested_at
+    fixture = TransactionFixture()
+    storage = InterruptedStorage(fixture.storage, r"\.requested$", created_and_refused)
+    transaction = begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
+    completed = transaction.commit(write_files(transaction, "f1"))
+    assert [instant.requested_at for instant in load_snapshot(fixture.storage).timeline] == [
+        completed.requested_at
     ]
 
 
 def test_without_a_shared_lock_a_requested_file_may_be_another_writers() -> None:
-    world = TransactionFixture()
-    storage = InterruptedStorage(world.storage, r"\.requested$", created_and_refused)
-    transaction = begin_action(world.writer(storage=storage), "deltacommit")
+    fixture = TransactionFixture()
+    storage = InterruptedStorage(fixture.storage, r"\.requested$", created_and_refused)
+    transaction = begin_action(fixture.writer(storage=storage), "deltacommit")
     transaction.commit(write_files(transaction, "f1"))
-    assert len(list(load_snapshot(world.storage).timeline)) == 2
+    assert len(list(load_snapshot(fixture.storage).timeline)) == 2
 
 
 def test_a_begin_that_finds_another_inflight_file_deletes_nothing_of_it() -> None:
-    world = TransactionFixture()
-    storage = InterruptedStorage(world.storage, r"\.inflight$", created_and_refused)
+    fixture = TransactionFixture()
+    storage = InterruptedStorage(fixture.storage, r"\.inflight$", created_and_refused)
     with pytest.raises(ConflictError):
-        begin_action(world.writer(OPTIMISTIC, storage), "deltacommit")
-    assert [name.rpartition(".")[2] for name in sorted(world.names())] == ["inflight", "requested"]
-    assert len([path for path in world.leftovers() if "heartbeat" in path]) == 1
+        begin_action(fixture.writer(OPTIMISTIC, storage), "deltacommit")
+    assert [name.rpartition(".")[2] for name in sorted(fixture.names())] == [
+        "inflight",
+        "requested",
+    ]
+    assert len([path for path in fixture.leftovers() if "heartbeat" in path]) == 1
 
 
 # Crashes
@@ -205,7 +208,7 @@ def withdraw_one(writer: TransactionManager) -> None:
 @pytest.mark.parametrize("options", [{}, OPTIMISTIC], ids=["alone", "several"])
 @pytest.mark.parametrize("after_effect", [False, True])
 @pytest.mark.parametrize("work", [complete_one, withdraw_one])
-def test_killed_anywhere_a_write_is_whole_or_gone_after_the_next(
+def test_killed_anywhere_a_write_is_committed_or_rolled_back_after_the_next(
     work: Callable[[TransactionManager], None], after_effect: bool, options: Mapping[str, str]
 ) -> None:
     for survive in count():
@@ -216,13 +219,13 @@ def test_killed_anywhere_a_write_is_whole_or_gone_after_the_next(
             work(fixture.writer(options, crashing))
         except Crash:
             assert orphan_files(fixture.storage) == []
-            check_whole_or_gone(fixture, options)
+            check_committed_or_rolled_back(fixture, options)
         else:
             assert survive > 10
             return
 
 
-def check_whole_or_gone(fixture: TransactionFixture, options: Mapping[str, str]) -> None:
+def check_committed_or_rolled_back(fixture: TransactionFixture, options: Mapping[str, str]) -> None:
     # The heartbeat of the dead expires, and so does a lock that it held.
     fixture.clock.advance(600_000)
     fixture.storage.delete(".hoodie/lock")
@@ -246,7 +249,7 @@ def test_killed_while_it_rolls_back_the_next_ends_it(after_effect: bool) -> None
         try:
             complete_one(fixture.writer(storage=crashing))
         except Crash:
-            check_whole_or_gone(fixture, {})
+            check_committed_or_rolled_back(fixture, {})
             rollbacks = [name for name in fixture.names() if name.endswith(".rollback")]
             assert 1 <= len(rollbacks) <= 2
         else:
@@ -286,18 +289,21 @@ def test_orphan_files_are_distinguished_from_live_completed_and_archived_ones() 
     fixture = TransactionFixture()
     writer = fixture.writer(OPTIMISTIC)
     begun = [begin_action(writer, "deltacommit") for _ in range(5)]
-    older, archived, done, gone, pending = begun
-    for transaction in (older, gone):
+    older, archived, completed, aborted, pending = begun
+    for transaction in (older, aborted):
         transaction.abort()
-    instants = [archived.commit(write_files(archived, "f0")), done.commit(write_files(done, "f1"))]
+    instants = [
+        archived.commit(write_files(archived, "f0")),
+        completed.commit(write_files(completed, "f1")),
+    ]
     archive_instant(fixture, instants[0])
     for transaction in begun:
         write_files(transaction, "f2")
     delete_orphan_files(load_snapshot(fixture.storage), HeartbeatSettings(), fixture.clock.now_ms())
     data = {f.name for f in fixture.storage.list_files("p1")}
-    kept = [LogFile("f0", archived.instant).name, LogFile("f1", done.instant).name]
-    kept += [LogFile("f2", pending.instant).name]
-    assert data == set(kept)
+    expected = [LogFile("f0", archived.instant).name, LogFile("f1", completed.instant).name]
+    expected += [LogFile("f2", pending.instant).name]
+    assert data == set(expected)
     fixture.leftovers_after_expiry()
     assert fixture.storage.list_folders(".hoodie/.temp") == [f".hoodie/.temp/{pending.instant}"]
     pending.abort()
@@ -305,10 +311,10 @@ def test_orphan_files_are_distinguished_from_live_completed_and_archived_ones() 
 
 def test_unknown_markers_are_left_alone() -> None:
     fixture = TransactionFixture()
-    gone = begin_action(fixture.writer(), "deltacommit")
-    gone.abort()
+    aborted = begin_action(fixture.writer(), "deltacommit")
+    aborted.abort()
     begin_action(fixture.writer(), "deltacommit").commit(CommitMetadata())
-    foreign = f".hoodie/.temp/{gone.instant}/p1/{LogFile('f1', '1').name}.marker.CREATE"
+    foreign = f".hoodie/.temp/{aborted.instant}/p1/{LogFile('f1', '1').name}.marker.CREATE"
     fixture.storage.create(foreign, b"")
     fixture.storage.create(".hoodie/.temp/notes/n", b"")
     with pytest.warns(RuntimeWarning, match="may be left"):

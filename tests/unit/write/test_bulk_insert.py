@@ -1,4 +1,4 @@
-"""Bulk inserts into many partitions: which files are open when, and what is left if one fails."""
+"""Bulk inserts into many partitions: which files are open when, and which remain if one fails."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def load_four_days(table: WrittenTable) -> None:
 
 def steps_of(storage: CountingStorage) -> list[str]:
     """When partitions were entered, and when their files were made."""
-    found = []
+    steps = []
     for name, path in storage.touched:
         if name == "create" and path.endswith(PARTITION_METADATA):
-            found.append(f"enter {path[:2]}")
+            steps.append(f"enter {path[:2]}")
         elif name == "open_output":
-            found.append(f"write {path[:2]}")
-    return found
+            steps.append(f"write {path[:2]}")
+    return steps
 
 
 @pytest.mark.parametrize("options", [SORTED, AS_THEY_COME], ids=["sorted", "as they come"])
@@ -78,7 +78,7 @@ class Refusing(CountingStorage):
         super().create(path, data)
 
 
-def test_if_one_partition_fails_nothing_of_the_write_is_seen() -> None:
+def test_if_one_partition_fails_nothing_of_the_write_is_visible() -> None:
     inner = MemoryStorage.fresh()
     table = WrittenTable(inner, options=SORTED).create()
     table.upsert([row("old", day="d0")])

@@ -57,7 +57,7 @@ def change_files(table: WrittenTable) -> list[str]:
 
 def logged(table: WrittenTable) -> list[dict[str, Any]]:
     """What the change files of the newest write hold."""
-    found: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
     for stat in stats(table):
         for path, size in (stat.cdc_stats or {}).items():
             data = table.storage.read(path)
@@ -65,13 +65,13 @@ def logged(table: WrittenTable) -> list[dict[str, Any]]:
             blocks = parse_blocks(data, file_name=path)
             assert {block.kind for block in blocks} == {BlockKind.CDC}
             for block in blocks:
-                found += data_block_rows(block).to_pylist()
-    return sorted(found, key=lambda each: str(each["op"]))
+                changes += data_block_rows(block).to_pylist()
+    return sorted(changes, key=lambda change: str(change["op"]))
 
 
 A, A2, B, N = row("a"), row("a", 2, "second"), row("b"), row("n", 2, "new")
 AT = "at the instant of the write"
-HELD: dict[str, list[dict[str, Any]]] = {
+CHANGES_BY_MODE: dict[str, list[dict[str, Any]]] = {
     "OP_KEY_ONLY": [
         {"op": "d", "record_key": "b"},
         {"op": "i", "record_key": "n"},
@@ -90,25 +90,27 @@ HELD: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("mode", "expected"), HELD.items(), ids=list(HELD))
-def test_change_files_hold_what_their_mode_says(mode: str, expected: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize(("mode", "expected"), CHANGES_BY_MODE.items(), ids=list(CHANGES_BY_MODE))
+def test_change_files_hold_the_columns_of_their_mode(
+    mode: str, expected: list[dict[str, Any]]
+) -> None:
     table = logging_table(mode=mode)
     deleted = pa.field("_hoodie_is_deleted", pa.bool_())
     table.upsert([A, B, row("c")])
     table.schema = table.schema.append(deleted)
-    done = table.upsert([A2, N, {**row("b", 2), "_hoodie_is_deleted": True}, row("c", 0, "late")])
-    times = {AT: done.instant}
-    wanted = [
+    commit = table.upsert([A2, N, {**row("b", 2), "_hoodie_is_deleted": True}, row("c", 0, "late")])
+    times = {AT: commit.instant}
+    expected_changes = [
         {k: times.get(v, v) if isinstance(v, str) else v for k, v in e.items()} for e in expected
     ]
     plain = [
         {
             k: {n: x for n, x in v.items() if n != deleted.name} if isinstance(v, dict) else v
-            for k, v in each.items()
+            for k, v in change.items()
         }
-        for each in logged(table)
+        for change in logged(table)
     ]
-    assert plain == wanted
+    assert plain == expected_changes
 
 
 def test_the_schema_of_change_files_is_real_hudis(golden: GoldenTables) -> None:
@@ -142,7 +144,7 @@ def test_rows_of_every_type_are_logged(mode: str) -> None:
     table.upsert([{**row("a"), **full}, row("b")])
     first = load_snapshot(table.storage).timeline.completed_writes[-1]
     table.upsert([row("a", 2), {**row("b", 2), **full}])
-    told = {
+    as_json = {
         "price": -1.5,
         "at": 1767268800000000,
         "on": 20454,
@@ -151,11 +153,11 @@ def test_rows_of_every_type_are_logged(mode: str) -> None:
         "info": {"a": None, "b": ["x", None]},
         "words": {"pi": 3.5},
     }
-    none = dict.fromkeys(told)
-    found = sorted(read_changes(table.storage, first.completed_at), key=str)
-    assert found == [
-        ("u", {**row("a"), **told}, {**row("a", 2), **none}),
-        ("u", {**row("b"), **none}, {**row("b", 2), **told}),
+    none = dict.fromkeys(as_json)
+    changes = sorted(read_changes(table.storage, first.completed_at), key=str)
+    assert changes == [
+        ("u", {**row("a"), **as_json}, {**row("a", 2), **none}),
+        ("u", {**row("b"), **none}, {**row("b", 2), **as_json}),
     ]
 
 
@@ -170,7 +172,7 @@ def test_rows_that_join_a_small_file_are_logged_as_new() -> None:
     table = logging_table()
     table.write("INSERT", [row("a")])
     table.write("INSERT", [row("b"), row("a", 1, "twice")])
-    assert [each["op"] for each in logged(table)] == ["i", "i"]
+    assert [change["op"] for change in logged(table)] == ["i", "i"]
 
 
 def test_a_base_file_in_which_nothing_changed_has_a_change_file_too() -> None:
@@ -202,7 +204,7 @@ def test_log_files_name_what_they_are_compared_with() -> None:
     table.write("DELETE", [row("b")])
     (second,) = stats(table)
     base_name = (base.path or "").rpartition("/")[2]
-    names = [(each.path or "").rpartition("/")[2] for each in (first, second)]
+    names = [(stat.path or "").rpartition("/")[2] for stat in (first, second)]
     assert (first.base_file, first.log_files) == (base_name, (names[0],))
     assert (second.base_file, second.log_files) == (base_name, tuple(names))
     assert change_files(table) == []
@@ -257,28 +259,30 @@ def test_buckets_begin_with_base_files() -> None:
     assert apply_changes(read_changes(table.storage)) == table.rows()
 
 
-def test_the_cleaner_takes_change_files_with_their_slices() -> None:
+def test_the_cleaner_deletes_change_files_with_their_slices() -> None:
     table = logging_table()
-    done = [table.upsert([row("a", n)]) for n in range(5)]
+    commits = [table.upsert([row("a", n)]) for n in range(5)]
     assert len(change_files(table)) == 4
     table.services({"hoodie.clean.commits.retained": "2"}).run("clean")
-    kept = [parse_data_file(path.rpartition("/")[2]) for path in change_files(table)]
-    assert {file.instant for file in kept if file} == {each.instant for each in done[2:]}
-    assert len(read_changes(table.storage, done[2].completed_at)) == 2
+    remaining = [parse_data_file(path.rpartition("/")[2]) for path in change_files(table)]
+    assert {file.instant for file in remaining if file} == {
+        commit.instant for commit in commits[2:]
+    }
+    assert len(read_changes(table.storage, commits[2].completed_at)) == 2
 
 
-def test_a_rollback_takes_change_files_away() -> None:
+def test_a_rollback_deletes_change_files() -> None:
     table = logging_table()
     table.upsert([row("a")])
     before = files_of(table)
-    done = table.upsert([row("a", 2)])
-    table.writer().rollback(done.instant)
+    commit = table.upsert([row("a", 2)])
+    table.writer().rollback(commit.instant)
     assert {p for p in files_of(table) if not p.startswith(".hoodie")} == {
         p for p in before if not p.startswith(".hoodie")
     }
 
 
-def test_change_files_of_attempts_that_were_given_up_go_when_the_write_completes() -> None:
+def test_change_files_of_abandoned_attempts_are_deleted_when_the_write_completes() -> None:
     table = logging_table()
     table.upsert([row("a")])
     (base,) = stats(table)
@@ -306,8 +310,8 @@ def test_a_write_that_fails_leaves_no_change_file() -> None:
 
     with pytest.raises(InvalidError, match="no"):
         table.upsert([row("a", 2)], before_commit=fail)
-    kept = {path: data for path, data in files_of(table).items() if "/.temp/" not in path}
-    assert kept == before
+    remaining = {path: data for path, data in files_of(table).items() if "/.temp/" not in path}
+    assert remaining == before
 
 
 def test_writers_that_do_not_wait_are_refused() -> None:

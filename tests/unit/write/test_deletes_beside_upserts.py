@@ -1,4 +1,4 @@
-"""Rows of one upsert that are marked to leave: all kinds of changes in one commit."""
+"""Rows of one upsert that are marked for deletion: all kinds of changes in one commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_one_commit_updates_inserts_and_deletes(table_type: str) -> None:
     table.upsert([row("a", 5), row("b", 5), row("c", 5, day="2026-01-02")])
     rows = [
         {**row("a", 6, "second"), MOVED_COLUMN: False},
-        # Older than what is there: a marked row goes all the same.
+        # Older than the stored row: a marked row is deleted all the same.
         {**row("b", 1), MOVED_COLUMN: True},
         {**row("c", 5, day="2026-01-02"), MOVED_COLUMN: True},
         {**row("d", 1), MOVED_COLUMN: None},

@@ -35,12 +35,12 @@ def planned_during_write(table: WrittenTable) -> None:
     table.upsert(
         [row("k", 2, "again")],
         {"hoodie.write.num.retries.on.conflict.failures": "1"},
-        before_commit=lambda: _assert_done(table.services(DUE).run("compaction")),
+        before_commit=lambda: _assert_ran(table.services(DUE).run("compaction")),
     )
 
 
-def _assert_done(done: object) -> None:
-    assert done
+def _assert_ran(result: object) -> None:
+    assert result
 
 
 MOMENTS = {"the plan was there before": planned_first, "during the write": planned_during_write}
@@ -76,10 +76,10 @@ def test_it_is_updated_and_deleted_where_it_is(
     again(table)
     later(table)
     table.upsert([row("k", 3, "third")])
-    here = [each for each in table.rows() if each["day"] != "elsewhere"]
+    here = [record for record in table.rows() if record["day"] != "elsewhere"]
     assert here == [row("k", 3, "third"), *OTHERS]
     table.write("DELETE", [row("k", 4)])
-    assert [each for each in table.rows() if each["day"] != "elsewhere"] == OTHERS
+    assert [record for record in table.rows() if record["day"] != "elsewhere"] == OTHERS
 
 
 def test_two_writers_do_not_both_bring_a_deleted_key_back() -> None:
@@ -89,7 +89,7 @@ def test_two_writers_do_not_both_bring_a_deleted_key_back() -> None:
     table.write("DELETE", [row("k")])
 
     def others() -> None:
-        _assert_done(table.services(DUE).run("compaction"))
+        _assert_ran(table.services(DUE).run("compaction"))
         table.upsert([row("k", 2, "theirs")])
 
     with pytest.raises(ConflictError, match="compacted away"):

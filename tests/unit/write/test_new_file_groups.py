@@ -24,4 +24,4 @@ def test_no_group_is_named_like_a_bucket_by_chance() -> None:
     table = WrittenTable(clock=Unlucky()).create()
     table.upsert([row("a", 1)])
     table.upsert([row("a", 2), row("b", 2)])
-    assert [each["ts"] for each in table.rows()] == [2, 2]
+    assert [record["ts"] for record in table.rows()] == [2, 2]

@@ -36,7 +36,7 @@ def data_files(table: WrittenTable) -> list[str]:
 
 
 def notes(table: WrittenTable) -> dict[str, str | None]:
-    return {each["id"]: each["note"] for each in table.rows()}
+    return {record["id"]: record["note"] for record in table.rows()}
 
 
 @BOTH
@@ -64,7 +64,7 @@ def test_without_ordering_the_later_write_wins(table_type: str) -> None:
 
 
 @BOTH
-def test_deletes_without_order_take_whatever_is_there(table_type: str) -> None:
+def test_deletes_without_order_delete_any_version(table_type: str) -> None:
     table = WrittenTable().create(table_type)
     table.upsert([row("a", 5), row("b", 5)])
     commit = table.write("DELETE", [row("a", 0), row("unknown", 0)])
@@ -81,14 +81,14 @@ def test_ordered_deletes_spare_newer_rows(table_type: str) -> None:
 
 
 @BOTH
-def test_rows_that_say_they_are_deleted(table_type: str) -> None:
+def test_rows_that_are_marked_as_deleted(table_type: str) -> None:
     schema = SCHEMA.append(pa.field("_hoodie_is_deleted", pa.bool_()))
     table = WrittenTable(schema=schema).create(table_type)
     table.upsert([row("a"), row("b"), row("c")])
-    gone = {"_hoodie_is_deleted": True}
-    table.upsert([{**row("a", 2), **gone}, {**row("b", 0), **gone}, {**row("new", 2), **gone}])
+    flag = {"_hoodie_is_deleted": True}
+    table.upsert([{**row("a", 2), **flag}, {**row("b", 0), **flag}, {**row("new", 2), **flag}])
     assert set(notes(table)) == {"b", "c"}
-    table.write("INSERT", [{**row("never", 2), **gone}])
+    table.write("INSERT", [{**row("never", 2), **flag}])
     assert set(notes(table)) == {"b", "c"}
 
 
@@ -114,7 +114,7 @@ def test_new_keys_of_merge_on_read_go_into_base_files() -> None:
     # The group has a log file, so the new key opens another group.
     groups = {path.split("/")[1].lstrip(".").split("_")[0] for path in data_files(table)}
     assert len(groups) == 2
-    assert {each["id"] for each in table.rows(optimized=True)} == {"a", "b"}
+    assert {record["id"] for record in table.rows(optimized=True)} == {"a", "b"}
     assert notes(table) == {"a": "third", "b": "first"}
 
 
@@ -152,8 +152,8 @@ def test_a_new_column_and_a_wider_one(table_type: str) -> None:
     table.write("UPSERT", [{**row("a"), "n": 1}], schema=SCHEMA.append(pa.field("n", pa.int32())))
     wider = pa.schema([pa.field("more", pa.string()), pa.field("n", pa.int64()), *SCHEMA])
     table.write("UPSERT", [{**row("b"), "n": 2**40, "more": "x"}], schema=wider)
-    found = {each["id"]: (each["n"], each["more"]) for each in table.rows()}
-    assert found == {"a": (1, None), "b": (2**40, "x")}
+    values = {record["id"]: (record["n"], record["more"]) for record in table.rows()}
+    assert values == {"a": (1, None), "b": (2**40, "x")}
     assert list(table.rows()[0]) == ["id", "day", "ts", "note", "n", "more"]
 
 
@@ -179,7 +179,7 @@ def test_deleting_partitions_by_patterns(table_type: str) -> None:
     table.delete_partitions("note=NO/day=2026-01-*")
     assert len(table.rows()) == 3
     table.delete_partitions("*/day=2026-02-01")
-    assert {each["id"] for each in table.rows()} == {"SE2026-01-01"}
+    assert {record["id"] for record in table.rows()} == {"SE2026-01-01"}
     assert table.delete_partitions("note=DK/*").partitions == ()
     assert len(table.rows()) == 1
 
@@ -192,7 +192,7 @@ def test_inserting_keeps_duplicates_by_default() -> None:
     table.write(
         "INSERT", [row("a", 3), row("b", 3)], {"hoodie.datasource.insert.dup.policy": "drop"}
     )
-    assert sorted(each["id"] for each in table.rows()) == ["a", "a", "b"]
+    assert sorted(record["id"] for record in table.rows()) == ["a", "a", "b"]
 
 
 def test_a_key_that_was_deleted_in_one_group_and_inserted_into_another() -> None:
@@ -227,14 +227,14 @@ KEYS: dict[str, tuple[tuple[str, ...], Mapping[str, str], list[str]]] = {
 def test_record_keys(key: tuple[str, ...], options: Mapping[str, str], expected: list[str]) -> None:
     table = WrittenTable().create(key=key, options=options)
     table.upsert([row("a")])
-    assert [each["_hoodie_record_key"] for each in table.rows(meta=True)] == expected
+    assert [record["_hoodie_record_key"] for record in table.rows(meta=True)] == expected
 
 
 def test_rows_without_key_fields_get_keys_of_their_own() -> None:
     table = WrittenTable().create(key=(), ordering=())
     table.write("INSERT", [row("a"), row("a")])
     table.write("BULK_INSERT", [row("a")])
-    keys = [each["_hoodie_record_key"] for each in table.rows(meta=True)]
+    keys = [record["_hoodie_record_key"] for record in table.rows(meta=True)]
     assert len(set(keys)) == 3
 
 
@@ -242,13 +242,13 @@ def test_meta_columns_name_the_file_and_commit_of_a_row() -> None:
     table = WrittenTable().create()
     first = table.upsert([row("a"), row("b")])
     second = table.upsert([row("b", 2, "second")])
-    found = {each["id"]: each for each in table.rows(meta=True)}
-    assert found["a"]["_hoodie_commit_time"] == first.instant
-    assert found["b"]["_hoodie_commit_time"] == second.instant
-    assert {each["_hoodie_file_name"] for each in found.values()} == {
+    records = {record["id"]: record for record in table.rows(meta=True)}
+    assert records["a"]["_hoodie_commit_time"] == first.instant
+    assert records["b"]["_hoodie_commit_time"] == second.instant
+    assert {record["_hoodie_file_name"] for record in records.values()} == {
         data_files(table)[1].split("/")[1]
     }
-    assert len({each["_hoodie_commit_seqno"] for each in found.values()}) == 2
+    assert len({record["_hoodie_commit_seqno"] for record in records.values()}) == 2
 
 
 def test_calls_to_storage_of_a_small_batch() -> None:
@@ -267,7 +267,7 @@ def test_calls_to_storage_of_a_small_batch() -> None:
         table.upsert(rows)
         counting = CountingStorage(table.storage)
         table.storage = counting
-        table.upsert([{**each, "ts": 2} for each in rows])
+        table.upsert([{**record, "ts": 2} for record in rows])
         calls = sum(counting.calls.values())
         assert calls <= most, dict(counting.calls)
 

@@ -21,7 +21,7 @@ def test_not_a_number_is_newer_than_every_number(table_type: str, commits: int) 
     versions = [{**row("a", note="nan"), "ts": math.nan}, {**row("a", note="five"), "ts": 5.0}]
     for part in [versions] if commits == 1 else [versions[:1], versions[1:]]:
         table.upsert(part)
-    assert [each["note"] for each in table.rows()] == ["nan"]
+    assert [record["note"] for record in table.rows()] == ["nan"]
 
 
 @BOTH
@@ -30,6 +30,6 @@ def test_an_ordered_delete_without_value_is_refused(table_type: str) -> None:
     table.upsert([row("a", 5), row("b", 5)])
     with pytest.raises(InvalidError, match="no ordering value"):
         table.write("DELETE", [row("a", 9), {**row("b"), "ts": None}], ordered=True)
-    assert [each["id"] for each in table.rows()] == ["a", "b"]
+    assert [record["id"] for record in table.rows()] == ["a", "b"]
     table.write("DELETE", [{**row("b"), "ts": None}])
-    assert [each["id"] for each in table.rows()] == ["a"]
+    assert [record["id"] for record in table.rows()] == ["a"]

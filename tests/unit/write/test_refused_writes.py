@@ -217,7 +217,7 @@ def test_no_rows_are_an_empty_commit() -> None:
     table.upsert([row("a")])
     commit = table.upsert([])
     assert (commit.partitions, commit.inserted, commit.updated) == ((), 0, 0)
-    assert [each["id"] for each in table.rows()] == ["a"]
+    assert [record["id"] for record in table.rows()] == ["a"]
 
 
 def files(table: WrittenTable) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from lakewright.write.spill import decode_changes, encode_changes, run_until_don
 from lakewright.write.task import DeferredPartition, DeferredWork, WriteStatus
 from support.tables import SCHEMA, Row, WrittenTable, row
 
-HANDS_ON = {"lakewright.write.hand.on.bytes": "0"}
+SPILL_ALL = {"lakewright.write.hand.on.bytes": "0"}
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 STORED = pa.schema([*META_FIELDS, *SCHEMA])
 
@@ -47,30 +47,30 @@ DEALS = {
 
 @pytest.mark.parametrize("case", DEALS.values(), ids=list(DEALS))
 def test_works_are_dealt_out_by_size(case: Deal) -> None:
-    bundles = pack_by_size([work(size) for size in case.sizes], lambda each: each.size, case.tasks)
-    assert [sum(each.size for each in bundle) for bundle in bundles] == case.loads
+    bundles = pack_by_size([work(size) for size in case.sizes], lambda item: item.size, case.tasks)
+    assert [sum(item.size for item in bundle) for bundle in bundles] == case.loads
     assert all(bundles)
-    assert sorted(each.size for bundle in bundles for each in bundle) == sorted(case.sizes)
+    assert sorted(item.size for bundle in bundles for item in bundle) == sorted(case.sizes)
 
 
-def test_deferred_work_runs_until_nothing_is_left() -> None:
+def test_deferred_work_runs_until_none_remains() -> None:
     answers = {
         "all": [WriteStatus(deferred=(work(1, "a"), work(2, "b")))],
         "a b": [WriteStatus(deferred=(work(3, "c"),)), WriteStatus()],
         "c": [WriteStatus()],
     }
-    asked = []
+    requests = []
 
     def run(works: Sequence[DeferredWork]) -> Sequence[WriteStatus]:
-        asked.append(" ".join(each.partition for each in works))
-        return answers[asked[-1]]
+        requests.append(" ".join(item.partition for item in works))
+        return answers[requests[-1]]
 
-    done = run_until_done(answers["all"], run)
-    assert asked == ["a b", "c"]
-    assert done == [outcome for each in answers.values() for outcome in each]
+    statuses = run_until_done(answers["all"], run)
+    assert requests == ["a b", "c"]
+    assert statuses == [outcome for answer in answers.values() for outcome in answer]
 
 
-def test_nothing_more_is_done_after_a_failure() -> None:
+def test_nothing_more_runs_after_a_failure() -> None:
     failed = WriteStatus(error=ConflictError("lost"), deferred=(work(1),))
 
     def run(works: Sequence[DeferredWork]) -> Sequence[WriteStatus]:
@@ -90,14 +90,16 @@ def test_changes_travel_as_a_table() -> None:
         },
         schema=STORED,
     )
-    gone = Deletes(pa.array(["c", "b"]), (pa.array([7, 9]),))
-    before = merge_logs([Upserts(rows), gone, Deletes(pa.array(["d"]))], STORED, MergeRule(("ts",)))
+    deletes = Deletes(pa.array(["c", "b"]), (pa.array([7, 9]),))
+    before = merge_logs(
+        [Upserts(rows), deletes, Deletes(pa.array(["d"]))], STORED, MergeRule(("ts",))
+    )
     after = decode_changes(encode_changes(before), STORED)
     assert after.keys.equals(before.keys)
     assert np.array_equal(after.deleted, before.deleted)
     assert np.array_equal(after.beats_any_base, before.beats_any_base)
-    assert [each.to_pylist() for each in after.ordering] == [
-        each.to_pylist() for each in before.ordering
+    assert [values.to_pylist() for values in after.ordering] == [
+        values.to_pylist() for values in before.ordering
     ]
     for ours, theirs in zip(after.row, before.row, strict=True):
         assert (ours < 0) == (theirs < 0)
@@ -115,8 +117,8 @@ def history(options: dict[str, str], table_type: str, partition_by: tuple[str, .
     new = [row(f"n{n}", 2, "new", DAYS[n % 3]) for n in range(4)]
     commit = table.upsert([*changed, *new], options)
     assert (commit.inserted, commit.updated) == (4, 12)
-    gone = [row(f"k{part}{n}", day=DAYS[n % 3]) for part in range(3) for n in range(2)]
-    table.write("DELETE", gone, options)
+    deleted = [row(f"k{part}{n}", day=DAYS[n % 3]) for part in range(3) for n in range(2)]
+    table.write("DELETE", deleted, options)
     late = [row(f"k{part}5", 0, "late", DAYS[2]) for part in range(3)]
     table.upsert(late, options)
     return table.rows(meta=True)
@@ -129,11 +131,11 @@ def test_the_rows_do_not_depend_on_the_merging_process(
 ) -> None:
     own = ("_hoodie_commit_time", "_hoodie_record_key", "_hoodie_partition_path", *SCHEMA.names)
 
-    def known(rows: list[Row]) -> list[Row]:
-        return [{name: each[name] for name in own} for each in rows]
+    def stable_columns(rows: list[Row]) -> list[Row]:
+        return [{name: record[name] for name in own} for record in rows]
 
     alone = history({}, table_type, partition_by)
-    assert known(history(HANDS_ON, table_type, partition_by)) == known(alone)
+    assert stable_columns(history(SPILL_ALL, table_type, partition_by)) == stable_columns(alone)
     assert len(alone) == 27 + 4 - 6
 
 
@@ -142,9 +144,9 @@ def test_spilled_rows_are_deleted_when_the_write_commits() -> None:
     table = WrittenTable(storage=counting).create()
     table.upsert([row(f"k{n}", 1, "first", DAYS[n % 3]) for n in range(9)])
     counting.reset()
-    table.upsert([row(f"k{n}", 2, "new", DAYS[n % 3]) for n in range(3)], HANDS_ON)
-    aside = Counter(name for name, path in counting.touched if path.endswith(".arrow"))
-    assert aside == {"open_output": len(DAYS), "open_input": len(DAYS)}
+    table.upsert([row(f"k{n}", 2, "new", DAYS[n % 3]) for n in range(3)], SPILL_ALL)
+    calls = Counter(name for name, path in counting.touched if path.endswith(".arrow"))
+    assert calls == {"open_output": len(DAYS), "open_input": len(DAYS)}
     assert not any(".hoodie/.temp" in path for _, path in counting.touched if ".arrow" in path)
     assert not [file.path for file in counting.list_tree(".hoodie/.temp")]
     assert not [file.path for file in counting.list_tree(".hoodie/.lakewright")]

@@ -115,7 +115,7 @@ def test_what_only_hudi_has_is_reported_by_its_name(key: str, text: str) -> None
         settings_from(WriteSettings, {key: text.lower()} if text.isupper() else {key: text})
 
 
-def test_filters_are_made_as_the_options_say() -> None:
+def test_filters_follow_the_options() -> None:
     assert WriteSettings().bloom == BloomSettings()
     options = {
         "hoodie.bloom.index.filter.type": "SIMPLE",
@@ -128,6 +128,6 @@ def test_filters_are_made_as_the_options_say() -> None:
     )
 
 
-def test_every_key_is_one_of_hudi_or_says_that_it_is_not() -> None:
+def test_every_key_is_one_of_hudi_or_has_the_prefix_of_the_library() -> None:
     own = {key for key in WRITE_KEYS if key.startswith("lakewright.")}
     assert sorted(WRITE_KEYS - own - HUDI_OPTIONS) == []

@@ -49,8 +49,8 @@ def table(options: dict[str, str] | None = None, **more: Any) -> TableConfig:
 
 def without(config: TableConfig, *names: str) -> TableConfig:
     """The table as real Hudi would have it, which does not store everything."""
-    kept = {key: value for key, value in config.properties.items() if key not in names}
-    return TableConfig.from_properties(kept)
+    remaining = {key: value for key, value in config.properties.items() if key not in names}
+    return TableConfig.from_properties(remaining)
 
 
 SILENT = {
@@ -105,7 +105,7 @@ def test_options_without_effect_are_reported() -> None:
     assert ignored == ("hoodie.metadata.enable", "hoodie.metrics.jmx.port")
 
 
-def test_services_that_are_asked_for_and_not_carried_out_are_reported() -> None:
+def test_services_that_are_requested_and_not_run_are_reported() -> None:
     options = {"Hoodie.Clustering.Async.Enabled": " TRUE "}
     served = {"hoodie.compact.inline": "true", "hoodie.partition.ttl.inline": "true"}
     checked = check_write_options({**options, **served})
@@ -161,11 +161,11 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize(("key", "meant"), UNKNOWN.values(), ids=list(UNKNOWN))
-def test_an_unknown_option_is_an_error_with_the_nearest_name(key: str, meant: str) -> None:
+@pytest.mark.parametrize(("key", "suggestion"), UNKNOWN.values(), ids=list(UNKNOWN))
+def test_an_unknown_option_is_an_error_with_the_nearest_name(key: str, suggestion: str) -> None:
     with pytest.raises(InvalidError) as raised:
         check_write_options({key: "1"})
-    assert raised.value.facts["did_you_mean"] == meant
+    assert raised.value.facts["did_you_mean"] == suggestion
 
 
 def test_the_lists_hold_no_typing_errors_and_do_not_contradict_each_other() -> None:
@@ -204,8 +204,8 @@ def test_an_event_time_that_is_not_tracked_is_not_remembered() -> None:
 
 def test_the_first_write_with_an_index_stores_its_properties() -> None:
     bucket = WriteSettings(index_type=IndexType.BUCKET, buckets=4, bucket_hash_fields=("id",))
-    told = {INDEX: "BUCKET", BUCKETS: "4", HASHED: "id", KEY: "id"}
-    assert properties_to_persist(table(), bucket) == told
+    expected = {INDEX: "BUCKET", BUCKETS: "4", HASHED: "id", KEY: "id"}
+    assert properties_to_persist(table(), bucket) == expected
     assert properties_to_persist(table({INDEX: "BUCKET", BUCKETS: "4", HASHED: "id"}), bucket) == {}
     everywhere = WriteSettings(index_type=IndexType.GLOBAL_SIMPLE)
     assert properties_to_persist(table(), everywhere) == {INDEX: "GLOBAL_SIMPLE"}
@@ -270,7 +270,7 @@ CUSTOM: dict[str, Any] = {
 }
 MARK = {"hoodie.payload.delete.field": "op", "hoodie.payload.delete.marker": "D"}
 AGREEING: dict[str, tuple[TableConfig, dict[str, str]]] = {
-    "nothing told": (table(), {}),
+    "no options": (table(), {}),
     "everything as it is": (
         table(),
         {
@@ -318,8 +318,8 @@ AGREEING: dict[str, tuple[TableConfig, dict[str, str]]] = {
 def test_options_that_agree_with_the_table_pass(
     config: TableConfig, options: dict[str, str]
 ) -> None:
-    told = check_write_options(options).values
-    assert check_options_match_table(config, told) is None  # type: ignore[func-returns-value]
+    values = check_write_options(options).values
+    assert check_options_match_table(config, values) is None  # type: ignore[func-returns-value]
 
 
 CONFLICTING: dict[str, tuple[TableConfig, dict[str, str], list[tuple[str, str, str]]]] = {
@@ -436,8 +436,8 @@ def test_options_that_contradict_the_table_are_refused_all_at_once(
 
 def test_rules_that_real_hudi_does_not_store_are_taken_from_the_options() -> None:
     config = without(table(TIMED), *TIMED)
-    told = {key.replace("keygen.", "deltastreamer.keygen.", 1): v for key, v in TIMED.items()}
-    whole = with_write_time_options(config, {**told, TEXT_TIMES: "true"})
+    older_keys = {key.replace("keygen.", "deltastreamer.keygen.", 1): v for key, v in TIMED.items()}
+    whole = with_write_time_options(config, {**older_keys, TEXT_TIMES: "true"})
     assert whole.flag(TEXT_TIMES)
     assert partition_rule("TIMESTAMP", ("day",), whole.properties).fields[0].time is not None
     assert with_write_time_options(table(TIMED), {FORMAT: "other"}) == table(TIMED)

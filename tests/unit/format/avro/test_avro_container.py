@@ -75,14 +75,14 @@ def test_fastavro_reads_what_we_write() -> None:
     assert list(reader.metadata) == ["avro.schema"]
 
 
-def test_equal_records_give_equal_bytes_and_others_another_sync_marker() -> None:
+def test_equal_records_have_equal_bytes_and_others_another_sync_marker() -> None:
     first, again = encode_record(RECORD, RESTORE), encode_record(dict(RECORD), RESTORE)
     other = encode_record(RECORD | {"version": 3}, RESTORE)
     assert first == again
     assert first[-16:] != other[-16:]
 
 
-def test_the_record_can_be_asked_for_its_name() -> None:
+def test_the_name_of_a_record_is_read() -> None:
     assert record_name(encode_record(RECORD, RESTORE)) == "HoodieRestorePlan"
 
 

@@ -215,9 +215,9 @@ STORED = {
 }
 
 
-@pytest.mark.parametrize(("given", "stored"), STORED.values(), ids=list(STORED))
-def test_a_type_is_stored_as_the_nearest_one(given: pa.DataType, stored: pa.DataType) -> None:
-    text = avro_schema(pa.schema([pa.field("a", given)]), "r", "n")
+@pytest.mark.parametrize(("written", "stored"), STORED.values(), ids=list(STORED))
+def test_a_type_is_stored_as_the_nearest_one(written: pa.DataType, stored: pa.DataType) -> None:
+    text = avro_schema(pa.schema([pa.field("a", written)]), "r", "n")
     assert arrow_schema(text).field("a").type == stored
 
 

@@ -31,13 +31,13 @@ RANGES = hudi_changes()
 def test_reads_as_real_hudi_does(
     since: str | None, expected: list[Change], golden: GoldenTables
 ) -> None:
-    found = read_changes(storage_for(golden["cow_cdc"]), since)
-    assert in_some_order(found, expected) == in_some_order(expected, expected)
+    changes = read_changes(storage_for(golden["cow_cdc"]), since)
+    assert in_some_order(changes, expected) == in_some_order(expected, expected)
 
 
-def in_some_order(changes: list[Change], told: list[Change]) -> list[str]:
+def in_some_order(changes: list[Change], expected: list[Change]) -> list[str]:
     """Changes to be compared; where real Hudi has no decimals, ours are omitted."""
-    without = {str(after["id"]) for op, _, after in told if after and "amount" not in after}
+    without = {str(after["id"]) for op, _, after in expected if after and "amount" not in after}
 
     def form(row: dict[str, object] | None, op: str) -> dict[str, object] | None:
         if row is None:
@@ -71,9 +71,9 @@ def test_changes_one_instant_after_the_other_make_every_table(
         plan = plan_cdc(load_snapshot(storage), since=since, limit=1)
         if plan.context.is_empty:
             break
-        found = read_cdc_plan(storage, plan.plan).to_pylist()
+        records = read_cdc_plan(storage, plan.plan).to_pylist()
         rows = apply_changes(
-            (parse_change(r["op"], r["before"], r["after"]) for r in found), to=rows
+            (parse_change(r["op"], r["before"], r["after"]) for r in records), to=rows
         )
         since = plan.context.checkpoint
     assert rows == apply_changes(read_changes(storage))

@@ -1,4 +1,4 @@
-"""What a range of change data reads, and what it does where files are gone."""
+"""What a range of change data reads, and what it does where files were cleaned."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def completed(commit: Commit | None) -> str | None:
     return None if commit is None else commit.completed_at
 
 
-def told(
+def short_changes(
     table: WrittenTable, since: Commit | None = None, until: Commit | None = None
 ) -> list[str]:
     """Changes in short: the kind, the key, and the note before and after."""
-    found = read_changes(table.storage, completed(since), completed(until))
+    changes = read_changes(table.storage, completed(since), completed(until))
     return [
         f"{op} {(before or after or {})['id']} "
         f"{before['note'] if before else '-'}>{after['note'] if after else '-'}"
-        for op, before, after in found
+        for op, before, after in changes
     ]
 
 
@@ -59,7 +59,7 @@ def test_inserts_updates_and_deletes_are_distinguished(table_type: str) -> None:
     table.upsert([row("a", 2, "second"), row("n", 2, "new")])
     table.write("DELETE", [row("b"), row("nobody")])
     table.upsert([row("b", 1, "again")])
-    *two, third, fourth = told(table, first)
+    *two, third, fourth = short_changes(table, first)
     assert sorted(two) == ["i n ->new", "u a first>second"]
     assert (third, fourth) == ("d b first>-", "i b ->again")
     assert apply_changes(read_changes(table.storage)) == table.rows()
@@ -71,7 +71,7 @@ def test_late_rows_change_nothing(table_type: str) -> None:
     first = table.upsert([row("a", 5), row("b", 5)])
     table.upsert([row("a", 1, "late")])
     table.write("DELETE", [row("b", 2)], ordered=True)
-    assert told(table, first) == []
+    assert short_changes(table, first) == []
 
 
 @BOTH
@@ -79,16 +79,16 @@ def test_the_same_row_once_more_is_an_update(table_type: str) -> None:
     table = table_of(table_type)
     first = table.upsert([row("a")])
     table.upsert([row("a")])
-    assert told(table, first) == ["u a first>first"]
+    assert short_changes(table, first) == ["u a first>first"]
 
 
 @BOTH
-def test_a_row_that_says_that_it_is_deleted(table_type: str) -> None:
+def test_a_row_that_is_marked_as_deleted(table_type: str) -> None:
     schema = WrittenTable().schema.append(pa.field("_hoodie_is_deleted", pa.bool_()))
     table = replace(table_of(table_type), schema=schema)
     first = table.upsert([{**row("a"), "_hoodie_is_deleted": False}])
     table.upsert([{**row("a", 2), "_hoodie_is_deleted": True}])
-    assert told(table, first) == ["d a first>-"]
+    assert short_changes(table, first) == ["d a first>-"]
 
 
 @BOTH
@@ -98,7 +98,7 @@ def test_what_is_overwritten_goes_and_what_is_new_comes(table_type: str) -> None
     before = table.upsert([row("a", 2, "second")])
     table.write("INSERT_OVERWRITE", [row("a", 3, "over")])
     table.delete_partitions("2026-01-02")
-    assert told(table, before) == ["d a second>-", "i a ->over", "d b first>-"]
+    assert short_changes(table, before) == ["d a second>-", "i a ->over", "d b first>-"]
 
 
 def test_services_change_nothing() -> None:
@@ -112,10 +112,10 @@ def test_services_change_nothing() -> None:
         ("clustering", CLUSTER),
     ):
         assert isinstance(table.services(options).run(service), Commit)
-    assert told(table, before) == []
+    assert short_changes(table, before) == []
     assert apply_changes(read_changes(table.storage)) == table.rows()
     table.upsert([row("a", 4, "fourth")])
-    assert told(table, before) == ["u a third>fourth"]
+    assert short_changes(table, before) == ["u a third>fourth"]
 
 
 def test_a_write_that_completes_late_is_reported_when_it_completes() -> None:
@@ -129,8 +129,8 @@ def test_a_write_that_completes_late_is_reported_when_it_completes() -> None:
         quick.append(table.upsert([row("a", 5, "quick")]))
 
     table.upsert([row("a", 3, "slow"), row("b", 3, "slow")], before_commit=others)
-    assert told(table, first, quick[0]) == ["u a one>quick"]
-    assert told(table, quick[0]) == ["u b one>slow"]
+    assert short_changes(table, first, quick[0]) == ["u a one>quick"]
+    assert short_changes(table, quick[0]) == ["u b one>slow"]
 
 
 RANGES: dict[str, tuple[int | None, int | None, list[str]]] = {
@@ -146,9 +146,9 @@ RANGES: dict[str, tuple[int | None, int | None, list[str]]] = {
 @pytest.mark.parametrize(("since", "until", "expected"), RANGES.values(), ids=list(RANGES))
 def test_ranges(table_type: str, since: int | None, until: int | None, expected: list[str]) -> None:
     table = table_of(table_type)
-    done = [table.upsert([row("a", n, f"{n}")]) for n in range(4)]
-    asked = [None if n is None else done[n] for n in (since, until)]
-    assert told(table, *asked) == expected
+    commits = [table.upsert([row("a", n, f"{n}")]) for n in range(4)]
+    query_range = [None if n is None else commits[n] for n in (since, until)]
+    assert short_changes(table, *query_range) == expected
 
 
 @BOTH
@@ -156,8 +156,8 @@ def test_columns_are_those_of_rows_before_and_after(table_type: str) -> None:
     table = table_of(table_type)
     first = table.upsert([row("a")])
     table.upsert([row("a", 2, "second")])
-    found = read_changes(table.storage, first.completed_at, columns=["note"])
-    assert found == [("u", {"note": "first"}, {"note": "second"})]
+    changes = read_changes(table.storage, first.completed_at, columns=["note"])
+    assert changes == [("u", {"note": "first"}, {"note": "second"})]
 
 
 @pytest.mark.parametrize("options", [{}, LOGGED], ids=["not logged", "logged"])
@@ -167,9 +167,11 @@ def test_a_column_that_came_later_was_empty_before(options: dict[str, str]) -> N
     table.upsert([row("a", 2)])
     wider = table.schema.append(table.schema.field("note").with_name("more"))
     table.write("UPSERT", [{**row("a", 3), "more": "x"}], schema=wider)
-    found = read_changes(table.storage, first.completed_at)
-    told = [(op, before and before["more"], after and after["more"]) for op, before, after in found]
-    assert told == [("u", None, None), ("u", None, "x")]
+    changes = read_changes(table.storage, first.completed_at)
+    values = [
+        (op, before and before["more"], after and after["more"]) for op, before, after in changes
+    ]
+    assert values == [("u", None, None), ("u", None, "x")]
 
 
 @BOTH
@@ -200,13 +202,13 @@ def compacted_between() -> tuple[WrittenTable, list[Commit]]:
 def test_a_slice_of_a_concurrent_compaction_has_the_rows_from_before() -> None:
     table, commits = compacted_between()
     expected = ["u a second>third", "u b first>third"]
-    assert sorted(told(table, commits[1])) == expected
+    assert sorted(short_changes(table, commits[1])) == expected
     for number in range(2):
         table.upsert([row(f"z{number}", day="2026-01-09")])
-    done = table.services(ONE).run("clean")
-    assert isinstance(done, Commit)
-    assert done.files == 2
-    assert sorted(told(table, commits[1], commits[2])) == expected
+    commit = table.services(ONE).run("clean")
+    assert isinstance(commit, Commit)
+    assert commit.files == 2
+    assert sorted(short_changes(table, commits[1], commits[2])) == expected
 
 
 CLEANED: dict[str, tuple[str, dict[str, str]]] = {
@@ -226,19 +228,19 @@ def test_rows_from_before_that_were_cleaned_are_an_error(
     table_type: str, options: dict[str, str]
 ) -> None:
     table = table_of(table_type, options)
-    done = [table.upsert([row("a", n, f"{n}"), row("b", n, f"{n}")]) for n in range(4)]
+    commits = [table.upsert([row("a", n, f"{n}"), row("b", n, f"{n}")]) for n in range(4)]
     if table_type == MOR:
         table.services(COMPACT).run("compaction")
-        done.append(table.upsert([row("a", 9, "last")]))
+        commits.append(table.upsert([row("a", 9, "last")]))
     table.services(ONE).run("clean")
     with pytest.raises(InvalidError, match=r"cleaned.*hoodie.clean.commits.retained"):
-        told(table, done[0])
+        short_changes(table, commits[0])
     newest = ["u a 3>last"] if table_type == MOR else ["u a 2>3", "u b 2>3"]
-    assert told(table, done[-2]) == newest
+    assert short_changes(table, commits[-2]) == newest
 
 
 @BOTH
-def test_from_the_beginning_the_rows_that_there_are_take_the_place_of_what_was_cleaned(
+def test_from_the_beginning_the_present_rows_replace_cleaned_changes(
     table_type: str,
 ) -> None:
     table = table_of(table_type)
@@ -251,8 +253,10 @@ def test_from_the_beginning_the_rows_that_there_are_take_the_place_of_what_was_c
     assert kinds(table) == [CdcInferenceCase.STATE.name]
     assert apply_changes(read_changes(table.storage)) == table.rows()
     plan = plan_cdc(load_snapshot(table.storage), limit=1)
-    found = read_cdc_plan(table.storage, plan.plan).to_pylist()
-    rows = apply_changes(parse_change(each["op"], each["before"], each["after"]) for each in found)
+    records = read_cdc_plan(table.storage, plan.plan).to_pylist()
+    rows = apply_changes(
+        parse_change(record["op"], record["before"], record["after"]) for record in records
+    )
     assert rows == table.rows()
     assert not plan_cdc(
         load_snapshot(table.storage), since=plan.context.checkpoint
@@ -263,11 +267,11 @@ def test_from_the_beginning_the_rows_that_there_are_take_the_place_of_what_was_c
 
 def test_an_end_whose_state_was_cleaned_is_an_error_from_the_beginning_too() -> None:
     table = table_of(COW)
-    done = [table.upsert([row("a", n, f"{n}")]) for n in range(4)]
+    commits = [table.upsert([row("a", n, f"{n}")]) for n in range(4)]
     table.services(ONE).run("clean")
     with pytest.raises(InvalidError, match="cleaned"):
-        told(table, None, done[1])
-    assert told(table, None, done[3]) == ["i a ->3"]
+        short_changes(table, None, commits[1])
+    assert short_changes(table, None, commits[3]) == ["i a ->3"]
 
 
 def without_meta_fields(table: WrittenTable) -> object:
@@ -299,9 +303,9 @@ BAD: dict[str, tuple[Callable[[WrittenTable], object], str]] = {
 }
 
 
-@pytest.mark.parametrize(("ask", "says"), BAD.values(), ids=list(BAD))
-def test_bad_input_is_refused(ask: Callable[[WrittenTable], object], says: str) -> None:
+@pytest.mark.parametrize(("call", "message"), BAD.values(), ids=list(BAD))
+def test_bad_input_is_refused(call: Callable[[WrittenTable], object], message: str) -> None:
     table = table_of(COW)
     table.upsert([row("a")])
-    with pytest.raises(InvalidError, match=says):
-        ask(table)
+    with pytest.raises(InvalidError, match=message):
+        call(table)

@@ -95,8 +95,8 @@ def plan_of(instant: Instant) -> str:
 
 
 def ran(table: WrittenTable, service: str, options: dict[str, str]) -> Instant:
-    done = table.services(options).run(service)
-    assert not isinstance(done, Skip), done
+    commit = table.services(options).run(service)
+    assert not isinstance(commit, Skip), commit
     return load_snapshot(table.storage).timeline.instants[-1]
 
 
@@ -131,9 +131,9 @@ def saved(table: WrittenTable) -> Instant:
 
 
 def indexed(table: WrittenTable) -> Instant:
-    done = Instant("20260101000100000", Action.INDEXING, completed_at="20260101000100001")
-    table.storage.create(path_of(done), format_index_commit(IndexCommitMetadata()))
-    return done
+    instant = Instant("20260101000100000", Action.INDEXING, completed_at="20260101000100001")
+    table.storage.create(path_of(instant), format_index_commit(IndexCommitMetadata()))
+    return instant
 
 
 def written(table: WrittenTable) -> Instant:
@@ -175,24 +175,28 @@ def dead_rollback(*, at_work: bool) -> Callable[[WrittenTable], Instant]:
     """A rollback of a write that is pending, by a process that died."""
 
     def act(table: WrittenTable) -> Instant:
-        done = rolled_back(table)
-        table.storage.delete(path_of(done))
+        completed = rolled_back(table)
+        table.storage.delete(path_of(completed))
         if not at_work:
-            table.storage.delete(path_of(replace(done, state=State.INFLIGHT, completed_at=None)))
+            table.storage.delete(
+                path_of(replace(completed, state=State.INFLIGHT, completed_at=None))
+            )
         state = State.INFLIGHT if at_work else State.REQUESTED
-        return replace(done, state=state, completed_at=None)
+        return replace(completed, state=state, completed_at=None)
 
     return act
 
 
 def dead_restore(*, at_work: bool) -> Callable[[WrittenTable], Instant]:
     def act(table: WrittenTable) -> Instant:
-        done = restored(table)
-        table.storage.delete(path_of(done))
+        completed = restored(table)
+        table.storage.delete(path_of(completed))
         if not at_work:
-            table.storage.delete(path_of(replace(done, state=State.INFLIGHT, completed_at=None)))
+            table.storage.delete(
+                path_of(replace(completed, state=State.INFLIGHT, completed_at=None))
+            )
         state = State.INFLIGHT if at_work else State.REQUESTED
-        return replace(done, state=state, completed_at=None)
+        return replace(completed, state=state, completed_at=None)
 
     return act
 
@@ -240,8 +244,8 @@ each_damage = pytest.mark.parametrize("damage", [empty, cut])
 Damage = Callable[[WrittenTable, str], None]
 
 
-def told_of(found: Diagnosis) -> list[Finding]:
-    return [each for each in found.findings if each.kind is FindingKind.TIMELINE_FILE]
+def timeline_findings(diagnosis: Diagnosis) -> list[Finding]:
+    return [finding for finding in diagnosis.findings if finding.kind is FindingKind.TIMELINE_FILE]
 
 
 @each_damage
@@ -254,24 +258,24 @@ def test_every_file_of_the_timeline_is_named_and_mended_where_no_row_is_lost(
     rows = table.rows()
     damage(table, case.path(instant))
     before = files(table)
-    found = examined(table)
+    diagnosis = examined(table)
     if damage is empty and case.empty_is_normal:
-        assert told_of(found) == []
+        assert timeline_findings(diagnosis) == []
         return
-    (told,) = told_of(found)
-    assert (told.target, told.safe) == (path_of(instant), case.mended)
-    assert told.advice
+    (finding,) = timeline_findings(diagnosis)
+    assert (finding.target, finding.safe) == (path_of(instant), case.mended)
+    assert finding.advice
     assert files(table) == before
     if not case.mended:
         repaired(table)
         assert files(table) == before
-        assert told.loses_rows == instant.is_write
+        assert finding.loses_rows == instant.is_write
         return
-    assert told_of(repaired(table)) == []
+    assert timeline_findings(repaired(table)) == []
     assert table.rows() == rows
     table.upsert([row("new", 1, "after", DAYS[0])])
     assert not [step for step in run_round(table.services(CLEAN), ["clean"]) if step.error]
-    assert [each for each in table.rows() if each["id"] != "new"] == rows
+    assert [record for record in table.rows() if record["id"] != "new"] == rows
     assert examined(table).findings == ()
 
 
@@ -279,8 +283,8 @@ def test_every_file_of_the_timeline_is_named_and_mended_where_no_row_is_lost(
 def test_a_young_file_may_be_on_its_way(case: Case) -> None:
     table = made(case.kind)
     cut(table, case.path(case.act(table)))
-    (told,) = told_of(examined(table, later_ms=1000))
-    assert not told.safe
+    (finding,) = timeline_findings(examined(table, later_ms=1000))
+    assert not finding.safe
 
 
 @each_crash
@@ -299,23 +303,23 @@ def test_a_repair_that_is_killed_is_ended_by_the_next(case: Case, after_effect: 
         dying = CrashingStorage(table.storage, survive, after_effect=after_effect)
         with suppress(Crash):
             repaired(table, dying)
-        assert told_of(repaired(table)) == []
+        assert timeline_findings(repaired(table)) == []
         assert table.rows() == rows
         table.upsert([row("new", 1, "after", "2026-01-09")])
-        assert [each for each in table.rows() if each["id"] != "new"] == rows
+        assert [record for record in table.rows() if record["id"] != "new"] == rows
         if not dying.crashed:
             return
         survive += 1
 
 
-def test_a_damaged_savepoint_is_made_again_as_the_doctor_says() -> None:
+def test_a_damaged_savepoint_is_made_again_by_the_advice_of_the_doctor() -> None:
     table = made()
-    done = saved(table)
-    whole = table.storage.read(path_of(done))
-    empty(table, path_of(done))
-    (told,) = told_of(examined(table))
-    assert f"lakewright savepoint TABLE {done.requested_at} --delete" in told.advice
-    table.writer().delete_savepoint(done.requested_at)
+    savepoint = saved(table)
+    whole = table.storage.read(path_of(savepoint))
+    empty(table, path_of(savepoint))
+    (finding,) = timeline_findings(examined(table))
+    assert f"lakewright savepoint TABLE {savepoint.requested_at} --delete" in finding.advice
+    table.writer().delete_savepoint(savepoint.requested_at)
     again = saved(table)
     assert len(table.storage.read(path_of(again))) == len(whole)
     assert examined(table).findings == ()
@@ -325,17 +329,17 @@ def test_a_write_that_others_build_on_is_reported_with_what_blocks_its_rollback(
     table = made("COPY_ON_WRITE")
     first, second = load_snapshot(table.storage).timeline.completed_writes
     empty(table, path_of(first))
-    (told,) = told_of(examined(table))
-    assert "only the newest write" in told.advice
-    assert told.facts["later"] == [str(second)]
+    (finding,) = timeline_findings(examined(table))
+    assert "only the newest write" in finding.advice
+    assert finding.facts["later"] == [str(second)]
 
 
 def test_the_newest_write_is_reported_with_the_command_that_rolls_it_back() -> None:
     table = made("COPY_ON_WRITE")
     at = written(table)
     empty(table, path_of(at))
-    (told,) = told_of(examined(table))
-    assert f"lakewright rollback TABLE {at.requested_at} --force" in told.advice
+    (finding,) = timeline_findings(examined(table))
+    assert f"lakewright rollback TABLE {at.requested_at} --force" in finding.advice
 
 
 @each_damage
@@ -346,8 +350,8 @@ def test_by_force_the_doctor_rolls_damaged_writes_back(kind: str, damage: Damage
     for at in (written(table), written(table)):
         damage(table, path_of(at))
     # The second one is not the newest yet when a person agrees to the first repair.
-    (left,) = told_of(repaired(table, force=True))
-    assert left.loses_rows
+    (remaining,) = timeline_findings(repaired(table, force=True))
+    assert remaining.loses_rows
     assert repaired(table, force=True).findings == ()
     assert table.rows() == rows
 
@@ -359,9 +363,9 @@ def test_what_another_damaged_file_stands_in_front_of_waits() -> None:
     at = written(table)
     empty(table, path_of(compaction))
     empty(table, path_of(at))
-    assert len(told_of(examined(table))) == 2
-    (left,) = told_of(repaired(table))
-    assert "--force" in left.advice
+    assert len(timeline_findings(examined(table))) == 2
+    (remaining,) = timeline_findings(repaired(table))
+    assert "--force" in remaining.advice
     table.writer().rollback(at.requested_at, force=True)
     assert examined(table).findings == ()
 
@@ -375,17 +379,17 @@ def test_the_plan_of_a_service_that_has_completed_is_needed_no_more(
     service: str, options: dict[str, str], kind: str, damage: Damage
 ) -> None:
     table = made(kind)
-    done = ran(table, service, options)
-    plan = Instant(done.requested_at, Action(service), State.REQUESTED)
+    completed = ran(table, service, options)
+    plan = Instant(completed.requested_at, Action(service), State.REQUESTED)
     damage(table, path_of(plan))
-    found = examined(table)
-    (told,) = told_of(found)
-    assert (told.target, told.severity) == (path_of(plan), Severity.NOTE)
-    assert found.is_healthy
+    diagnosis = examined(table)
+    (finding,) = timeline_findings(diagnosis)
+    assert (finding.target, finding.severity) == (path_of(plan), Severity.NOTE)
+    assert diagnosis.is_healthy
     for n in range(3):
         table.upsert([row("k2", 10 + n, "on", DAYS[0]), row("k3", 10 + n, "on", DAYS[1])])
     ran(table, service, options)
-    assert {each["ts"] for each in table.rows() if each["id"] in ("k2", "k3")} == {12}
+    assert {record["ts"] for record in table.rows() if record["id"] in ("k2", "k3")} == {12}
 
 
 def archived() -> WrittenTable:
@@ -409,12 +413,12 @@ def test_a_damaged_file_of_history_is_named(part: str, damage: str) -> None:
         empty(table, path)
     else:
         cut(table, path)
-    found = examined(table)
+    diagnosis = examined(table)
     if (part, damage) == ("_version_", "gone"):
-        assert found.findings == ()  # the newest manifest counts
+        assert diagnosis.findings == ()  # the newest manifest counts
         return
-    (told,) = found.findings
-    assert (told.kind, told.target, told.safe) == (FindingKind.HISTORY, path, False)
+    (finding,) = diagnosis.findings
+    assert (finding.kind, finding.target, finding.safe) == (FindingKind.HISTORY, path, False)
     if part == "_version_":
         table.storage.delete(path)  # as the advice says
         assert examined(table).findings == ()
@@ -429,8 +433,8 @@ def test_properties_are_restored_from_their_backup(damage: str) -> None:
         table.storage.delete(PROPERTIES)
     else:
         (empty if damage == "empty" else cut)(table, PROPERTIES)
-    (told,) = examined(table).findings
-    assert (told.kind, told.safe) == (FindingKind.PROPERTIES_BACKUP, True)
+    (finding,) = examined(table).findings
+    assert (finding.kind, finding.safe) == (FindingKind.PROPERTIES_BACKUP, True)
     assert repaired(table).findings == ()
     assert not table.storage.exists(BACKUP)
     assert table.rows() == rows
@@ -446,11 +450,15 @@ def test_properties_without_a_complete_copy_are_reported_with_the_remedy(
         table.storage.create(BACKUP, b"")
     table.storage.replace(PROPERTIES, b"" if damage is empty else b"hoodie.table.name=written\n")
     before = files(table)
-    (told,) = examined(table).findings
-    assert (told.kind, told.target, told.safe) == (FindingKind.PROPERTIES, PROPERTIES, False)
-    assert "lakewright create" in told.advice
-    assert "hoodie.table.type" in str(told.facts["needed"])
-    assert repaired(table).findings == (told,)
+    (finding,) = examined(table).findings
+    assert (finding.kind, finding.target, finding.safe) == (
+        FindingKind.PROPERTIES,
+        PROPERTIES,
+        False,
+    )
+    assert "lakewright create" in finding.advice
+    assert "hoodie.table.type" in str(finding.facts["needed"])
+    assert repaired(table).findings == (finding,)
     assert files(table) == before
 
 
@@ -464,4 +472,4 @@ def test_two_base_files_that_no_commit_distinguishes_are_reported() -> None:
         table.storage.create(name, table.storage.read(first.path))
     with pytest.raises(CorruptError):
         table.rows()
-    assert FindingKind.FILE_SLICES in {each.kind for each in examined(table).findings}
+    assert FindingKind.FILE_SLICES in {finding.kind for finding in examined(table).findings}

@@ -56,8 +56,8 @@ def _now_ms(storage: Storage) -> int:
     return max(file.modified_ms for file in storage.list_tree(""))
 
 
-def kinds(found: Diagnosis) -> list[FindingKind]:
-    return [each.kind for each in found.findings]
+def kinds(diagnosis: Diagnosis) -> list[FindingKind]:
+    return [finding.kind for finding in diagnosis.findings]
 
 
 def files(storage: Storage) -> dict[str, bytes]:
@@ -103,7 +103,7 @@ def _damage_commit(table: WrittenTable) -> None:
 
 
 def _lose_commit(table: WrittenTable) -> None:
-    """As if a write was deleted from the timeline: only its files are left."""
+    """As if a write was deleted from the timeline: only its files remain."""
     for file in table.storage.list_files(TIMELINE):
         if file.name.startswith(completed(table)[1].requested_at):
             table.storage.delete(file.path)
@@ -174,8 +174,8 @@ def test_the_lock_file_is_looked_for_where_writers_create_it(table: WrittenTable
     table.storage.create("locks/lock", b"{}")
     assert examined(table).findings == ()
     options = {"hoodie.write.lock.filesystem.path": f"{table.storage.root}/locks"}
-    (found,) = Table(table.storage).doctor(options).findings
-    assert (found.kind, found.target) == (FindingKind.LOCK, "locks/lock")
+    (finding,) = Table(table.storage).doctor(options).findings
+    assert (finding.kind, finding.target) == (FindingKind.LOCK, "locks/lock")
 
 
 def _lock(table: WrittenTable) -> None:
@@ -206,10 +206,10 @@ def _unreadable_history(table: WrittenTable) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A damage, what is found then, and what is left after a repair."""
+    """A damage, the finding that it causes, and whether a repair removes it."""
 
     damage: Callable[[WrittenTable], None]
-    found: FindingKind
+    kind: FindingKind
     severity: Severity = Severity.ERROR
     mended: bool = False
     later_ms: int = LATER_MS
@@ -219,11 +219,11 @@ CASES = {
     "a partition without its metadata": Case(
         _lose_partition_metadata, FindingKind.PARTITION_METADATA, mended=True
     ),
-    "a base file that is gone": Case(_lose_file, FindingKind.MISSING_FILE),
+    "a base file that is missing": Case(_lose_file, FindingKind.MISSING_FILE),
     "a base file without a byte": Case(_empty_file, FindingKind.EMPTY_FILE),
     "a commit without a byte": Case(_empty_commit, FindingKind.TIMELINE_FILE),
     "a commit that cannot be read": Case(_damage_commit, FindingKind.TIMELINE_FILE),
-    "a commit that is gone": Case(_lose_commit, FindingKind.ORPHAN, Severity.WARNING),
+    "a commit that is missing": Case(_lose_commit, FindingKind.ORPHAN, Severity.WARNING),
     "a writer that died long ago": Case(
         _die, FindingKind.DEAD_WRITE, Severity.WARNING, mended=True
     ),
@@ -265,12 +265,12 @@ CASES = {
 def test_damage_is_found_and_mended_where_that_is_safe(case: Case, table: WrittenTable) -> None:
     rows = table.rows()
     case.damage(table)
-    found = examined(table, later_ms=case.later_ms)
-    assert set(kinds(found)) == {case.found}
-    first = found.findings[0]
+    diagnosis = examined(table, later_ms=case.later_ms)
+    assert set(kinds(diagnosis)) == {case.kind}
+    first = diagnosis.findings[0]
     assert (first.severity, first.safe) == (case.severity, case.mended)
     assert first.advice
-    assert found.is_healthy == (case.severity is Severity.NOTE)
+    assert diagnosis.is_healthy == (case.severity is Severity.NOTE)
 
     before = files(table.storage)
     after = repaired(table, later_ms=case.later_ms)
@@ -278,7 +278,7 @@ def test_damage_is_found_and_mended_where_that_is_safe(case: Case, table: Writte
         assert after.findings == ()
         assert table.rows() == rows
     else:
-        assert after == found
+        assert after == diagnosis
         assert files(table.storage) == before
 
 
@@ -290,7 +290,7 @@ def test_an_examination_changes_nothing(table: WrittenTable) -> None:
     assert files(table.storage) == before
 
 
-def test_a_living_writer_is_no_finding(table: WrittenTable) -> None:
+def test_a_live_writer_is_no_finding(table: WrittenTable) -> None:
     _die_beating(table)
     assert examined(table, later_ms=1000).findings == ()
 
@@ -298,12 +298,12 @@ def test_a_living_writer_is_no_finding(table: WrittenTable) -> None:
 def test_a_repair_looks_again_before_it_touches_anything(table: WrittenTable) -> None:
     _die(table)
     clock = ManualClock(_now_ms(table.storage) + LATER_MS)
-    found = examine(table.storage, clock)
+    diagnosis = examine(table.storage, clock)
     # The writer that was taken for dead comes back.
     table.storage.create(".hoodie/.heartbeat/20260101000100000", b"")
     now = ManualClock(_now_ms(table.storage) + 1000)
     writer = replace(table.writer().writer(), clock=now)
-    assert repair(writer, found).findings == ()
+    assert repair(writer, diagnosis).findings == ()
     assert load_snapshot(table.storage).timeline.pending() != ()
 
 
@@ -313,7 +313,7 @@ def test_a_deleted_partition_that_is_being_cleaned_does_not_come_back(table: Wri
     assert examined(table).findings == ()
 
 
-def test_files_that_only_history_knows_are_not_brought_to_light(golden: GoldenTables) -> None:
+def test_files_of_archived_writes_do_not_become_visible(golden: GoldenTables) -> None:
     storage = upload(golden["cow_archived"], MemoryStorage.fresh())
     snapshot = load_snapshot(storage)
     folders = {path for path, names in snapshot.files().items() if names}
@@ -328,9 +328,9 @@ def test_files_that_only_history_knows_are_not_brought_to_light(golden: GoldenTa
             f"{folder}/00000000-0000-0000-0000-000000000000-0_0-0-0_{old}.parquet",
             storage.read(first.path),
         )
-    found = examine(storage, ManualClock(1_800_000_000_000))
-    assert {each.kind for each in found.findings} == {FindingKind.PARTITION_METADATA}
-    assert found.repairable == ()
+    diagnosis = examine(storage, ManualClock(1_800_000_000_000))
+    assert {finding.kind for finding in diagnosis.findings} == {FindingKind.PARTITION_METADATA}
+    assert diagnosis.repairable == ()
 
 
 def test_an_orphan_file_before_the_timeline_is_reported_as_visible_to_readers(
@@ -338,8 +338,8 @@ def test_an_orphan_file_before_the_timeline_is_reported_as_visible_to_readers(
 ) -> None:
     name = "ffffffff-0000-0000-0000-000000000000-0_0-0-0_20200101000000000.parquet"
     table.storage.create(f"{DAYS[0]}/{name}", b"x")
-    (found,) = examined(table, later_ms=LATER_MS).findings
-    assert (found.kind, found.facts["seen_by_readers"], found.safe) == (
+    (finding,) = examined(table, later_ms=LATER_MS).findings
+    assert (finding.kind, finding.facts["seen_by_readers"], finding.safe) == (
         FindingKind.ORPHAN,
         True,
         False,
@@ -350,8 +350,8 @@ def test_a_dead_rollback_is_ended(table: WrittenTable) -> None:
     _die(table)
     at = "20260101000200000"
     table.storage.create(f"{TIMELINE}/{at}.rollback.requested", b"")
-    found = examined(table, later_ms=LATER_MS)
-    assert set(kinds(found)) == {FindingKind.DEAD_WRITE, FindingKind.DEAD_ROLLBACK}
+    diagnosis = examined(table, later_ms=LATER_MS)
+    assert set(kinds(diagnosis)) == {FindingKind.DEAD_WRITE, FindingKind.DEAD_ROLLBACK}
     assert repaired(table, later_ms=LATER_MS).findings == ()
 
 
@@ -362,19 +362,19 @@ def test_a_crashed_execution_is_left_to_the_next_one(table: WrittenTable) -> Non
     assert isinstance(planned, Instant)
     inflight = replace(planned, state=State.INFLIGHT)
     table.storage.create(f"{TIMELINE}/{inflight.file_name}", b"")
-    (found,) = examined(table, later_ms=LATER_MS).findings
-    assert (found.kind, found.safe) == (FindingKind.DEAD_EXECUTION, False)
+    (finding,) = examined(table, later_ms=LATER_MS).findings
+    assert (finding.kind, finding.safe) == (FindingKind.DEAD_EXECUTION, False)
 
 
 def test_a_finding_prints_as_a_line() -> None:
-    told = Finding(FindingKind.LOCK, Severity.NOTE, "it is locked", "wait", ".hoodie/lock")
-    assert str(told) == "note: it is locked (.hoodie/lock)"
+    finding = Finding(FindingKind.LOCK, Severity.NOTE, "it is locked", "wait", ".hoodie/lock")
+    assert str(finding) == "note: it is locked (.hoodie/lock)"
 
 
 def test_a_table_of_the_library_has_a_doctor(table: WrittenTable) -> None:
     _lose_partition_metadata(table)
-    found = Table(table.storage).doctor()
-    assert kinds(found) == [FindingKind.PARTITION_METADATA]
+    diagnosis = Table(table.storage).doctor()
+    assert kinds(diagnosis) == [FindingKind.PARTITION_METADATA]
     assert kinds(Table(table.storage).doctor(repair=True)) == []
 
 
@@ -393,14 +393,14 @@ def test_a_repair_that_is_killed_is_ended_by_the_next(case: Case, *, after_effec
         case.damage(table)
         clock = ManualClock(_now_ms(table.storage) + case.later_ms)
         writer = replace(table.writer().writer(), clock=clock)
-        found = examine(table.storage, clock)
+        diagnosis = examine(table.storage, clock)
         dying = CrashingStorage(table.storage, survive, after_effect=after_effect)
         with suppress(Crash):
-            repair(replace(writer, storage=dying), found)
-        # Who was killed has left heartbeats and markers that are young by then.
+            repair(replace(writer, storage=dying), diagnosis)
+        # The killed process left heartbeats and markers that are young by then.
         later = ManualClock(clock.now_ms() + LATER_MS)
-        left = repair(replace(writer, clock=later), examine(table.storage, later))
-        assert (left.findings, table.rows()) == ((), rows), survive
+        diagnosis_after = repair(replace(writer, clock=later), examine(table.storage, later))
+        assert (diagnosis_after.findings, table.rows()) == ((), rows), survive
         if not dying.crashed:
             return
         survive += 1

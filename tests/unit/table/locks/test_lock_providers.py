@@ -109,7 +109,7 @@ class PlainStorage:
     [LockSettings(provider="storage"), LockSettings(provider="file", file_expire_minutes=1)],
     ids=["a storage lock", "an expiring file lock"],
 )
-def test_what_needs_conditional_writes_says_so(settings: LockSettings) -> None:
+def test_a_lock_without_conditional_writes_is_unsupported(settings: LockSettings) -> None:
     plain: Any = PlainStorage()
     with pytest.raises(UnsupportedError, match="no conditional writes"):
         lock_for(plain, settings, ManualClock(), several_writers=True)
@@ -265,7 +265,7 @@ TAKEN_AWAY: dict[str, Callable[[MemoryStorage], None]] = {
 
 @pytest.mark.parametrize("settings", [QUICK, EXPIRING], ids=["never expires", "expires"])
 @pytest.mark.parametrize("take", TAKEN_AWAY.values(), ids=list(TAKEN_AWAY))
-def test_a_file_that_was_taken_away_is_noticed_and_left_alone(
+def test_a_lock_file_that_another_process_took_is_detected_and_left_alone(
     take: Callable[[MemoryStorage], None],
     settings: LockSettings,
     memory: MemoryStorage,
@@ -274,11 +274,11 @@ def test_a_file_that_was_taken_away_is_noticed_and_left_alone(
     lock = FileLock(memory, settings, clock)
     lock.acquire()
     take(memory)
-    left = memory.files()
+    remaining = memory.files()
     with pytest.raises(ConflictError, match="taken away"):
         lock.verify()
     lock.release()
-    assert memory.files() == left
+    assert memory.files() == remaining
 
 
 def test_a_lock_that_cannot_be_released_is_a_warning(
@@ -304,8 +304,8 @@ def test_a_writer_that_dies_anywhere_blocks_others_only_until_its_lock_expires(
         with suppress(Crash), acquired(lock):
             lock.verify()
         clock.advance(10 * MINUTE + 1)
-        with acquired(heir := lock_for(memory, settings, clock, several_writers=True)):
-            heir.verify()
+        with acquired(successor := lock_for(memory, settings, clock, several_writers=True)):
+            successor.verify()
 
 
 class InterruptedAtCall(UnreliableStorage):
@@ -328,7 +328,7 @@ class InterruptedAtCall(UnreliableStorage):
         return super()._call(method, *arguments)
 
 
-LEFT_BY_THE_DEAD: dict[str, dict[str, bytes]] = {
+FILES_OF_A_DEAD_PROCESS: dict[str, dict[str, bytes]] = {
     "it was free": {},
     "real Hudi had it": {LOCK: JAVA, PATH: b'{"expired":false,"validUntil":1,"owner":"dead"}'},
     "it was given back": {PATH: b'{"expired":true,"validUntil":1,"owner":"other"}'},
@@ -336,24 +336,26 @@ LEFT_BY_THE_DEAD: dict[str, dict[str, bytes]] = {
 
 
 @pytest.mark.parametrize("provider", ["file", "storage"])
-@pytest.mark.parametrize("left", LEFT_BY_THE_DEAD.values(), ids=list(LEFT_BY_THE_DEAD))
+@pytest.mark.parametrize(
+    "files", FILES_OF_A_DEAD_PROCESS.values(), ids=list(FILES_OF_A_DEAD_PROCESS)
+)
 def test_of_two_that_take_a_lock_at_once_one_succeeds(
-    left: dict[str, bytes], provider: str, clock: ManualClock
+    files: dict[str, bytes], provider: str, clock: ManualClock
 ) -> None:
     settings = replace(EXPIRING, provider=provider, wait_ms=0)
     for calls in range(8):
-        memory = MemoryStorage.fresh(left, now_ms=clock.now_ms)
+        memory = MemoryStorage.fresh(files, now_ms=clock.now_ms)
         clock.advance(10 * MINUTE + 1)
-        rival = lock_for(memory, settings, clock, several_writers=True)
+        other = lock_for(memory, settings, clock, several_writers=True)
         won: list[bool] = []
-        interrupted = InterruptedAtCall(memory, calls, partial(_take, rival, won))
+        interrupted = InterruptedAtCall(memory, calls, partial(_take, other, won))
         lock = lock_for(interrupted, settings, clock, several_writers=True)
         _try(lock, "acquire")
-        assert [_passes(lock), _passes(rival)] == ([False, True] if any(won) else [True, False])
+        assert [_passes(lock), _passes(other)] == ([False, True] if any(won) else [True, False])
         lock.release()
-        rival.release()
-        with acquired(heir := lock_for(memory, settings, clock, several_writers=True)):
-            heir.verify()
+        other.release()
+        with acquired(successor := lock_for(memory, settings, clock, several_writers=True)):
+            successor.verify()
 
 
 @pytest.mark.parametrize("provider", ["file", "storage"])
@@ -363,17 +365,17 @@ def test_a_late_release_never_releases_the_lock_of_another(
     settings = replace(EXPIRING, provider=provider, wait_ms=0)
     for calls in range(8):
         memory = MemoryStorage.fresh(now_ms=clock.now_ms)
-        rival = lock_for(memory, settings, clock, several_writers=True)
-        interrupted = InterruptedAtCall(memory, 99, partial(_try, rival, "acquire"))
+        other = lock_for(memory, settings, clock, several_writers=True)
+        interrupted = InterruptedAtCall(memory, 99, partial(_try, other, "acquire"))
         late = lock_for(interrupted, settings, clock, several_writers=True)
         late.acquire()
         clock.advance(10 * MINUTE + 1)
         interrupted.interrupt_after(calls)
         late.release()
-        if not _passes(rival):
-            rival.acquire()
-        rival.verify()
-        rival.release()
+        if not _passes(other):
+            other.acquire()
+        other.verify()
+        other.release()
 
 
 STEPS = st.sampled_from(["acquire", "renew", "release", "verify"])

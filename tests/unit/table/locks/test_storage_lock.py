@@ -78,7 +78,7 @@ DAMAGED = {
     "a time that is no number": b'{"expired":true,"validUntil":"1","owner":"x"}',
     "a flag that is no flag": b'{"expired":1,"validUntil":1,"owner":"x"}',
     "a flag that is a time": b'{"expired":true,"validUntil":true,"owner":"x"}',
-    "nobody's": b'{"expired":true,"validUntil":1,"owner":null}',
+    "no owner": b'{"expired":true,"validUntil":1,"owner":null}',
 }
 
 
@@ -175,7 +175,7 @@ def test_setting_the_clock_back_makes_no_lock_last_longer(memory: MemoryStorage)
             lock.verify()
 
 
-def test_a_document_that_another_took_is_noticed_and_left_alone(
+def test_a_document_that_another_process_took_is_detected_and_left_alone(
     memory: MemoryStorage, clock: ManualClock
 ) -> None:
     lock = StorageLock(memory, QUICK, clock)
