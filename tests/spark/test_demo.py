@@ -34,18 +34,18 @@ def test_the_demo_does_what_it_says(spark: SparkSession, tmp_path: Path) -> None
     first, *later = story.compactions
     assert first.looked_at == first.partitions
     assert later
-    assert all(each.looked_at < each.partitions for each in later)
-    assert sum(each.folded for each in story.compactions) > 0
+    assert all(compaction.looked_at < compaction.partitions for compaction in later)
+    assert sum(compaction.folded for compaction in story.compactions) > 0
     assert story.expired.partitions == (recipe.old_day,)
     assert story.preempted is not None
     assert not story.preempted.left
 
     table = lw.open(story.path, spark=spark)
-    assert not [each for each in table.timeline() if each.state != lw.State.COMPLETED]
+    assert not [instant for instant in table.timeline() if instant.state != lw.State.COMPLETED]
     with pytest.raises(lw.InvalidError, match="a table here already"):
         play(spark, tmp_path, recipe, heard.append)
 
-    # Its judges are not blind: another table's rows, totals and views are found to be wrong.
+    # The checks can fail: they report the rows, totals and views of another table as wrong.
     batches = make_batches(recipe)
     rows = list(rows_of([table.read().toArrow()]))
     assert check_with_hudi_rs(story.path, rows[1:], rows).passed is False

@@ -82,13 +82,13 @@ def checked(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
     """What the interfaces say with each Python."""
     folder = tmp_path_factory.mktemp("tables")
     everything = f"{sysconfig.get_path('purelib')}\n{SOURCES}\n"
-    told = "Metadata-Version: 2.1\nName: lakewright\nVersion: 0.0.1\n"
+    metadata = "Metadata-Version: 2.1\nName: lakewright\nVersion: 0.0.1\n"
     pythons = {
         "bare": bare,
         "absent": Path("/there/is/no/python"),
         "older": python_in(
             tmp_path_factory.mktemp("older"),
-            {"all.pth": everything, "lakewright-0.0.1.dist-info/METADATA": told},
+            {"all.pth": everything, "lakewright-0.0.1.dist-info/METADATA": metadata},
         ),
         "minor": python_in(
             tmp_path_factory.mktemp("minor"),
@@ -96,10 +96,10 @@ def checked(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
         ),
     }
     arguments = [f"{name}={pythons[name]}" for name in CHECKED]
-    done = run([sys.executable, str(CHECK), str(folder), *arguments], folder, bare)
-    assert done.returncode == 0, done.stderr[-6000:]
-    found: dict[str, dict[str, str]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result = run([sys.executable, str(CHECK), str(folder), *arguments], folder, bare)
+    assert result.returncode == 0, result.stderr[-6000:]
+    messages: dict[str, dict[str, str]] = json.loads(result.stdout.splitlines()[-1])
+    return messages
 
 
 @pytest.mark.parametrize("name", CHECKED)

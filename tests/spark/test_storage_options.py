@@ -96,14 +96,14 @@ def freshness(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
 
 
 def call(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    told = ", ".join(f"{key}={value}" for key, value in said.items())
-    spark.sql(f"CALL run_service(path => '{place}', service => 'clean', options => '{told}')")
+    listed = ", ".join(f"{key}={value}" for key, value in said.items())
+    spark.sql(f"CALL run_service(path => '{place}', service => 'clean', options => '{listed}')")
 
 
 def explain_ttl(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    told = ", ".join(f"{key}={value}" for key, value in {**STORAGE_OPTIONS, **said}.items())
+    listed = ", ".join(f"{key}={value}" for key, value in {**STORAGE_OPTIONS, **said}.items())
     try:
-        spark.sql(f"CALL ttl_explain(path => '{place}', options => '{told}')")
+        spark.sql(f"CALL ttl_explain(path => '{place}', options => '{listed}')")
     except lw.InvalidError as error:
         if "option" in error.facts:
             raise
@@ -111,10 +111,10 @@ def explain_ttl(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
 
 def statements(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
     """The catalog keeps the options of a name, for each statement on it."""
-    told = ", ".join(f"{key} = {value}" for key, value in said.items())
+    listed = ", ".join(f"{key} = {value}" for key, value in said.items())
     spark.sql("DROP TABLE IF EXISTS named")
     try:
-        spark.sql(f"CREATE TABLE named USING hudi OPTIONS ({told}) LOCATION '{place}'")
+        spark.sql(f"CREATE TABLE named USING hudi OPTIONS ({listed}) LOCATION '{place}'")
         assert ids(spark.table("named")) == ["a"]
         spark.sql("INSERT INTO named VALUES ('c', 1)")
         spark.sql("UPDATE named SET ts = 2 WHERE id = 'a'")
@@ -126,12 +126,12 @@ def statements(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
 
 
 def temporary_view(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    told = ", ".join(f"{key} '{value}'" for key, value in said.items())
+    listed = ", ".join(f"{key} '{value}'" for key, value in said.items())
     try:
-        spark.sql(f"CREATE TEMP VIEW seen USING hudi OPTIONS (path '{place}', {told})")
-        assert ids(spark.table("seen")) == ["a"]
+        spark.sql(f"CREATE TEMP VIEW viewed USING hudi OPTIONS (path '{place}', {listed})")
+        assert ids(spark.table("viewed")) == ["a"]
     finally:
-        spark.catalog.dropTempView("seen")
+        spark.catalog.dropTempView("viewed")
 
 
 def ingest_files(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
@@ -177,7 +177,7 @@ NEEDING = [f for f in (*HERE, temporary_view) if f not in (upsert, run_service, 
 REFUSING = [*HERE, explain_ttl, temporary_view]
 
 
-@pytest.mark.parametrize("interface", HERE, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("interface", HERE, ids=lambda interface: interface.__name__)
 def test_options_of_storage_arrive(
     interface: Interface, spark: SparkSession, place: Path, opened: OpenedStorages
 ) -> None:
@@ -185,7 +185,7 @@ def test_options_of_storage_arrive(
     assert all_have_options(opened.of(place))
 
 
-@pytest.mark.parametrize("interface", NEEDING, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("interface", NEEDING, ids=lambda interface: interface.__name__)
 def test_without_them_the_checksum_counts(
     interface: Interface, spark: SparkSession, place: Path
 ) -> None:
@@ -193,7 +193,7 @@ def test_without_them_the_checksum_counts(
         interface(spark, place, {"durable": "false"})
 
 
-@pytest.mark.parametrize("interface", REFUSING, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("interface", REFUSING, ids=lambda interface: interface.__name__)
 def test_an_unknown_option_is_refused_and_changes_nothing(
     interface: Interface, spark: SparkSession, place: Path
 ) -> None:
