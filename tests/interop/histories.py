@@ -353,7 +353,7 @@ class SharedTable:
 
 
 def as_input(row: Row) -> Row:
-    """A row as real Hudi is given it: JSON in which numbers keep their digits."""
+    """A row as real Hudi takes it: JSON in which numbers keep their digits."""
     return {name: _text(value) for name, value in row.items()}
 
 

@@ -95,8 +95,8 @@ class ServedTable(SharedTable):
         return {row["timestamp"]: row["state"] for row in self.call(f"show_{service}")}
 
     def call(self, procedure: str, arguments: str = "") -> list[Row]:
-        given = ", ".join(filter(None, [f"path => '{self.path}'", arguments]))
-        return self.hudi.sql(f"call {procedure}({given})", self._session)
+        all_arguments = ", ".join(filter(None, [f"path => '{self.path}'", arguments]))
+        return self.hudi.sql(f"call {procedure}({all_arguments})", self._session)
 
     @property
     def _session(self) -> dict[str, str]:

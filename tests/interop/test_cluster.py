@@ -42,7 +42,7 @@ def test_reads_and_writes(spark: SparkSession, golden: GoldenTables) -> None:
         check_writes(spark, golden.folder)
 
 
-def test_partitions_leave_a_table(hdfs: HdfsServer, spark: SparkSession) -> None:
+def test_ttl_and_delete_partitions_remove_partitions(hdfs: HdfsServer, spark: SparkSession) -> None:
     place = f"{secrets.token_hex(4)}/trips"
     then = ManualClock(SystemClock().now_ms() - 30 * DAY_MS)
     old = WrittenTable(storage_for(hdfs.uri(place)), then, NO_SERVICES).create("MERGE_ON_READ")

@@ -97,8 +97,8 @@ class Shared:
         self.call("run_compaction", f"op => 'scheduleAndExecute', options => '{options}'")
 
     def call(self, procedure: str, arguments: str = "") -> list[Row]:
-        given = ", ".join(filter(None, [f"path => '{self.path}'", arguments]))
-        return self.hudi.sql(f"call {procedure}({given})", LISTED)
+        all_arguments = ", ".join(filter(None, [f"path => '{self.path}'", arguments]))
+        return self.hudi.sql(f"call {procedure}({all_arguments})", LISTED)
 
     def roll_back(self, target: Instant) -> Instant:
         clock = SystemClock()

@@ -1,4 +1,4 @@
-"""Real Hudi and we write to one table at the same time, kept apart by one lock file."""
+"""Real Hudi and we write to one table at the same time, under one lock file."""
 
 from __future__ import annotations
 

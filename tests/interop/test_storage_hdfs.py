@@ -133,7 +133,7 @@ def test_a_killed_writer_leaves_nothing_but_a_temporary_file(storage: HdfsStorag
     assert storage.read("p/file") == b"another's"
 
 
-def test_an_output_that_fails_takes_its_temporary_file_along(storage: HdfsStorage) -> None:
+def test_a_failed_output_deletes_its_temporary_file(storage: HdfsStorage) -> None:
     def fail() -> None:
         with storage.open_output("p/file") as output:
             output.write(bytes(3_000_000))

@@ -40,7 +40,7 @@ def keys(rows: list[Row]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("table_type", some(TYPES, 1))
-def test_old_partitions_leave_a_table_that_both_write_to(
+def test_ttl_deletes_old_partitions_of_a_table_that_both_write_to(
     table_type: str, real_hudi: RealHudi, tmp_path: Path
 ) -> None:
     path = tmp_path / "t"
@@ -82,7 +82,7 @@ def test_old_partitions_leave_a_table_that_both_write_to(
 
 
 @pytest.mark.parametrize("table_type", some(TYPES, 0))
-def test_old_rows_leave_a_table_that_both_write_to(
+def test_ttl_deletes_old_rows_of_a_table_that_both_write_to(
     table_type: str, real_hudi: RealHudi, tmp_path: Path
 ) -> None:
     path = tmp_path / "t"

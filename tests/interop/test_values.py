@@ -134,9 +134,9 @@ def test_real_hudi_rounds_longs_in_a_column_of_doubles_and_loses_a_row(
 ) -> None:
     longs = [2**53, 2**53 + 1]
     table = typed(tmp_path, pa.float64(), 1.0, "x")
-    given = pa.schema([f.with_type(pa.int64()) if f.name == "x" else f for f in table.schema])
+    long_schema = pa.schema([f.with_type(pa.int64()) if f.name == "x" else f for f in table.schema])
     with pytest.raises(InvalidError, match="would change"):
-        table.write("UPSERT", numbered(longs), schema=given)
+        table.write("UPSERT", numbered(longs), schema=long_schema)
     ddl = "id STRING, day STRING, ts BIGINT, x BIGINT"
     real_hudi.write(tmp_path, numbered(longs), ddl, options("x", "day"))
     assert sorted(record["x"] for record in real_hudi.read(tmp_path)) == [1.0, float(2**53)]

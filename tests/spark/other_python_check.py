@@ -31,7 +31,7 @@ def made(spark: SparkSession, path: Path, table_type: str) -> lw.Table:
     return table
 
 
-def said(ask: Callable[[], object]) -> str:
+def message_of(ask: Callable[[], object]) -> str:
     try:
         return f"answered: {ask()}"
     except lw.LakewrightError as error:
@@ -54,16 +54,18 @@ def answers(spark: SparkSession, folder: Path) -> dict[str, str]:
         "lakewright.source.files.settle.ms": "0",
     }
     messages = {
-        "install": said(lambda: lw.install(spark)),
-        "read": said(merged.read),
-        "changes": said(lambda: merged.changes(since=None).dataframe),
-        "change data": said(lambda: merged.changes(since=None, format="cdc").dataframe),
-        "write": said(lambda: plain.upsert(rows)),
-        "ingest": said(lambda: lw.ingest(spark, "files", str(folder / "cow"), options=source)),
-        "native": said(lambda: plain.read().count()),
+        "install": message_of(lambda: lw.install(spark)),
+        "read": message_of(merged.read),
+        "changes": message_of(lambda: merged.changes(since=None).dataframe),
+        "change data": message_of(lambda: merged.changes(since=None, format="cdc").dataframe),
+        "write": message_of(lambda: plain.upsert(rows)),
+        "ingest": message_of(
+            lambda: lw.ingest(spark, "files", str(folder / "cow"), options=source)
+        ),
+        "native": message_of(lambda: plain.read().count()),
     }
     assert files_below(folder) == before
-    messages["service"] = said(lambda: merged.run("compaction", EAGER))
+    messages["service"] = message_of(lambda: merged.run("compaction", EAGER))
     # Its plan stays pending for an executor: the next Python is to schedule another.
     for instant in merged.timeline():
         if instant.action == "compaction":

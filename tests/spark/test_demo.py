@@ -24,11 +24,11 @@ from lakewright.demo.story import Story, summary
 @pytest.mark.slow
 def test_the_demo_does_what_it_says(spark: SparkSession, tmp_path: Path) -> None:
     recipe = Recipe(datetime.now(UTC).date(), rides_a_day=150, batches=4)
-    heard: list[Story] = []
-    story = play(spark, tmp_path, recipe, heard.append)
+    stories: list[Story] = []
+    story = play(spark, tmp_path, recipe, stories.append)
     assert [str(check) for check in story.checks if check.passed is not True] == []
     assert len(summary(story)) == 10
-    assert heard[-1] == story
+    assert stories[-1] == story
 
     assert len(story.rounds) == 5
     first, *later = story.compactions
@@ -43,7 +43,7 @@ def test_the_demo_does_what_it_says(spark: SparkSession, tmp_path: Path) -> None
     table = lw.open(story.path, spark=spark)
     assert not [instant for instant in table.timeline() if instant.state != lw.State.COMPLETED]
     with pytest.raises(lw.InvalidError, match="a table here already"):
-        play(spark, tmp_path, recipe, heard.append)
+        play(spark, tmp_path, recipe, stories.append)
 
     # The checks can fail: they report the rows, totals and views of another table as wrong.
     batches = make_batches(recipe)

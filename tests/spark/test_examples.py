@@ -44,7 +44,7 @@ def test_the_change_feed_has_counted_every_fare_once(spark: SparkSession, tmp_pa
     )
 
 
-def test_partitions_of_the_past_leave_and_others_stay(spark: SparkSession) -> None:
+def test_expired_partitions_are_deleted_and_others_stay(spark: SparkSession) -> None:
     retention = runpy.run_path(str(ROOT / "examples" / "retention.py"))["main"]
     assert retention() == ["Bergen/2999-01-01"]
 

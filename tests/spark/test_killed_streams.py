@@ -115,7 +115,7 @@ def assert_complete(source: Source, target: Target) -> None:
     if target.operation == "upsert":
         assert rows == expected
     else:
-        # Inserts keep every version that was handed over: none may be there twice.
+        # Inserts keep every version of the source: none may be there twice.
         versions = Counter((record["id"], record["ts"]) for record in rows)
         assert set(versions.values()) == {1}
         newest = {key: max(ts for other, ts in versions if other == key) for key, _ in versions}

@@ -107,17 +107,17 @@ def test_every_interface_says_what_is_wrong_and_what_to_do(
     name: str, checked: dict[str, dict[str, str]]
 ) -> None:
     for interface in ANSWERS:
-        said = checked[name][interface]
-        assert said.startswith(f"InvalidError: {SENTENCES[name]}"), interface
-        assert FACTS[name] in said, interface
-        assert "\n" not in said, interface
-        assert "Traceback" not in said, interface
+        message = checked[name][interface]
+        assert message.startswith(f"InvalidError: {SENTENCES[name]}"), interface
+        assert FACTS[name] in message, interface
+        assert "\n" not in message, interface
+        assert "Traceback" not in message, interface
     # What Spark reads by itself needs no Python there.
     assert checked[name]["native"] == "answered: 2"
 
 
 def test_the_command_line_says_so_too(checked: dict[str, dict[str, str]]) -> None:
     *_, last = CHECKED
-    said = checked[last]["command"]
-    assert said.startswith(f"2: error: {SENTENCES[last]}")
-    assert "Traceback" not in said
+    message = checked[last]["command"]
+    assert message.startswith(f"2: error: {SENTENCES[last]}")
+    assert "Traceback" not in message

@@ -22,7 +22,7 @@ def ids(table: lw.Table) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", some(["COPY_ON_WRITE", "MERGE_ON_READ"], 1))
-def test_old_rows_go(kind: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_old_rows_are_deleted(kind: str, spark: SparkSession, tmp_path: Path) -> None:
     now = datetime.now(UTC)
     rows: list[tuple[Any, ...]] = [
         (f"{day}-{n}", day, n, now - timedelta(days=20 * n)) for day in ("a", "b") for n in range(4)

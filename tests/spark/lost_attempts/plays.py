@@ -123,7 +123,7 @@ class Play:
         ]
 
     def wrong_in_the_end(self) -> list[str]:
-        """What is wrong when no task can be running any more and a writer has come by."""
+        """What is wrong when no task runs any more and another writer has begun a transaction."""
         storage = storage_for(self.address, self.options)
         writer = TransactionManager(storage, LaterClock())
         transaction, _ = writer.begin(lambda snapshot: TransactionSpec(Action.COMMIT))
