@@ -50,20 +50,20 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(chromium: Browser) -> Iterator[Page]:
-    """A page that fails the test if a script fails, or if anything but its server is asked."""
+    """A page that fails the test if a script fails, or if it sends a request to another host."""
     context = chromium.new_context(viewport={"width": 1400, "height": 950}, timezone_id="UTC")
     page = context.new_page()
     page.set_default_timeout(PATIENCE_MS)
     wrong: list[str] = []
-    asked: set[str] = set()
+    hosts: set[str] = set()
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda request: asked.add(urlsplit(request.url).hostname or "here"))
-    page.on("console", lambda told: wrong.extend(_violations(told.text)))
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname or "here"))
+    page.on("console", lambda message: wrong.extend(_violations(message.text)))
     yield page
     context.close()
     assert wrong == []
     # A file of this machine, such as the one that opens the page, is no server.
-    assert asked <= {"127.0.0.1", "here"}
+    assert hosts <= {"127.0.0.1", "here"}
 
 
 def _violations(text: str) -> list[str]:
@@ -85,7 +85,7 @@ def rides(lively: Path, tmp_path: Path) -> Path:
 
 @contextmanager
 def serving(tables: Sequence[TableView], *, allow_writes: bool = False) -> Iterator[str]:
-    """A server in a thread; gives the link to it."""
+    """A server in a thread; yields the link to it."""
     jobs = Jobs(SystemClock(), master="local[1]")
     app = ui_app(tables, jobs, Guard(TOKEN, allow_writes=allow_writes))
     server = uvicorn.Server(server_config(app))
@@ -117,7 +117,7 @@ def looking(lively: Path) -> Iterator[str]:
 
 @contextmanager
 def command(*arguments: str) -> Iterator[dict[str, str]]:
-    """`lakewright ui` in a process of its own; gives what it says."""
+    """`lakewright ui` in a process of its own; yields the JSON that it prints."""
     words = [sys.executable, "-m", "lakewright.cli.main", "ui", "--port", "0", "--json"]
     with subprocess.Popen(
         [*words, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -133,5 +133,5 @@ def command(*arguments: str) -> Iterator[dict[str, str]]:
 @pytest.fixture
 def several(lively: Path, golden: GoldenTables) -> Iterator[str]:
     """Three tables, served by the command."""
-    with command(str(lively), str(golden["cow_clustered"]), str(golden["mor_avro"])) as told:
-        yield told["url"]
+    with command(str(lively), str(golden["cow_clustered"]), str(golden["mor_avro"])) as printed:
+        yield printed["url"]

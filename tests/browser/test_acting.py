@@ -42,8 +42,8 @@ def opened(page: Page, address: str) -> Page:
 
 def plan_of(path: Path, action: str) -> str:
     snapshot = load_snapshot(LocalStorage(str(path)))
-    (found,) = snapshot.timeline.pending(Action(action))
-    return found.requested_at
+    (instant,) = snapshot.timeline.pending(Action(action))
+    return instant.requested_at
 
 
 def test_a_plan_without_an_executor_is_cancelled(page: Page, rides: Path) -> None:
@@ -62,11 +62,11 @@ def test_a_plan_without_an_executor_is_cancelled(page: Page, rides: Path) -> Non
         expect(page.locator(".notice")).to_contain_text("is gone")
         expect(card).to_have_count(0)
         expect(page.locator("#plans .gone")).to_contain_text("the page: <b>not tonight</b>")
-    told = load_rollbacks(load_snapshot(LocalStorage(str(rides))))
-    assert [r.reason for r in told if r.target.requested_at == at] == ["<b>not tonight</b>"]
+    rollbacks = load_rollbacks(load_snapshot(LocalStorage(str(rides))))
+    assert [r.reason for r in rollbacks if r.target.requested_at == at] == ["<b>not tonight</b>"]
 
 
-def test_a_plan_that_is_executed_is_asked_to_stop(page: Page, rides: Path) -> None:
+def test_the_executor_of_a_plan_is_requested_to_stop(page: Page, rides: Path) -> None:
     at = plan_of(rides, "clustering")
     (rides / HEARTBEATS / at).touch()
     with showing(rides, allow_writes=True) as address:
@@ -81,8 +81,8 @@ def test_a_plan_that_is_executed_is_asked_to_stop(page: Page, rides: Path) -> No
 
 
 def test_services_run_in_a_process_of_their_own(page: Page, rides: Path) -> None:
-    with command(str(rides), "--allow-writes") as told:
-        opened(page, told["url"])
+    with command(str(rides), "--allow-writes") as printed:
+        opened(page, printed["url"])
         before = page.locator(".bar.k-clean").count()
         page.locator("[data-run=clean]").click()
         page.get_by_role("button", name="No").click()
@@ -121,11 +121,11 @@ def test_the_file_that_opens_the_page_leads_to_it(
     page: Page, rides: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a file, which is another site to the browser, with the token behind `#`."""
-    told: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", told.append)
+    urls: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", urls.append)
     with showing(rides) as address, opened_link() as link:
         link.open(address)
-        page.goto(told[0])
+        page.goto(urls[0])
         expect(page.locator("table.partitions")).to_be_visible()
         assert page.url == address.partition("#")[0]
 
@@ -139,8 +139,8 @@ def test_the_page_is_live_while_another_process_commits(page: Page, rides: Path)
         before = last.get_attribute("title") or "none"
         expect(live).to_have_text("Live")
         words = [sys.executable, "-c", WRITER, str(rides)]
-        done = subprocess.run(words, capture_output=True, text=True, check=True)
-        instant = done.stdout.strip()
+        result = subprocess.run(words, capture_output=True, text=True, check=True)
+        instant = result.stdout.strip()
         expect(listed.get_by_role("button", name=instant)).to_be_visible()
         expect(last).not_to_have_attribute("title", before)
         live.click()
@@ -163,7 +163,7 @@ def test_a_heartbeat_that_stops_is_reported(page: Page, rides: Path) -> None:
         expect(page.locator("#tile-pending")).to_contain_text("expired heartbeat")
 
 
-def test_a_server_that_is_gone_is_reported(page: Page, rides: Path) -> None:
+def test_a_server_that_does_not_answer_is_reported(page: Page, rides: Path) -> None:
     with showing(rides) as address:
         opened(page, address)
     expect(page.locator("#live")).to_have_text("No answer")

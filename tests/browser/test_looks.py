@@ -21,8 +21,12 @@ from support.tables import WrittenTable, row
 
 
 def offences(page: Page) -> list[str]:
-    found = Axe().run(page).response["violations"]
-    return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]
+    violations = Axe().run(page).response["violations"]
+    return [
+        f"{violation['id']}: {node['html']}"
+        for violation in violations
+        for node in violation["nodes"]
+    ]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -126,9 +130,9 @@ def test_very_many_partitions_stay_usable(page: Page) -> None:
             (lambda: page.locator("#page-next").click(), "26 to 50"),
             (lambda: page.locator("#partition-search").fill(""), f"1 to 25 of {partitions:,}"),
         )
-        for act, told in acts:
+        for act, text in acts:
             act()
-            expect(count).to_contain_text(told)
+            expect(count).to_contain_text(text)
         rows = page.locator("#partitions tbody tr")
         expect(rows).to_have_count(25)
         rows.first.locator("button").click()

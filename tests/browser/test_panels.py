@@ -18,8 +18,8 @@ def table(page: Page, looking: str) -> Page:
 
 def shown(page: Page) -> tuple[int, int]:
     plot = page.locator("#timeline-plot")
-    found = [plot.get_attribute(f"data-{end}") for end in ("from", "to")]
-    return int(found[0] or 0), int(found[1] or 0)
+    bounds = [plot.get_attribute(f"data-{end}") for end in ("from", "to")]
+    return int(bounds[0] or 0), int(bounds[1] or 0)
 
 
 def width(page: Page) -> int:
@@ -159,7 +159,7 @@ def test_the_timeline_by_keyboard(table: Page) -> None:
 def test_the_timeline_as_a_list(table: Page) -> None:
     table.locator("#timeline summary").click()
     rows = table.locator("#timeline .as-list tbody tr")
-    # The list is made after the click: browsers tell of what was opened a little later.
+    # The list is made after the click: browsers send the toggle event a little later.
     expect(rows.nth(20)).to_be_attached()
     rows.first.get_by_role("button").click()
     expect(table.locator("#details")).to_contain_text("Clustering")

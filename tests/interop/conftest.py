@@ -27,7 +27,7 @@ NEEDED = (
 # A race of real Hudi takes as long as all tests of a file here; `./dev bench` is one.
 collect_ignore = [] if SOAK else ["test_bench.py"]
 
-# Who is told to end takes down what it has started, as after an interrupt.
+# On SIGTERM a run stops the processes that it has started, as after an interrupt.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -74,7 +74,7 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
 def spark(hdfs: HdfsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with the library installed, on a cluster of two executors in their own processes.
 
-    What is at `hdfs://lake` is found by its settings alone.
+    It resolves `hdfs://lake` by its settings alone.
     """
     hadoop = {f"spark.hadoop.{key}": value for key, value in hdfs.nameservice("lake").items()}
     folder = tmp_path_factory.mktemp("cluster")

@@ -64,14 +64,15 @@ EXACT = {
     "at": "unix_micros(at)",
     "blob": "hex(blob)",
 }
-_TOLD_TO_PROCEDURES = (
+_PROCEDURE_OPTIONS = (
     "hoodie.metadata.enable",
     "hoodie.metadata.index.column.stats.enable",
     "hoodie.write.auto.upgrade",
     "hoodie.write.complex.keygen.validation.enable",
 )
 
-# A compaction forgets the deletes it has folded in, and a clean old versions: both when asked for.
+# A compaction drops the deletes that it merges, and a clean deletes old versions: both run
+# only where a test says so.
 BY_HAND = {
     "hoodie.compact.inline": "false",
     "hoodie.clean.automatic": "false",
@@ -99,7 +100,7 @@ def at(ts: int, *numbers: int) -> list[Change]:
     return [Change(n, ts) for n in numbers]
 
 
-def gone(ts: int, *numbers: int) -> list[Change]:
+def deletes(ts: int, *numbers: int) -> list[Change]:
     """Rows that say of themselves that they are deleted."""
     return [Change(n, ts, deleted=True) for n in numbers]
 
@@ -118,10 +119,10 @@ class Model:
 
     def upsert(self, changes: Iterable[Change], rows: Mapping[Change, Row]) -> None:
         for change in self._winners(changes):
-            known = self.deletes.get(change.n)
+            stored_ts = self.deletes.get(change.n)
             if change.n in self.rows:
-                known = self.rows[change.n]["ts"]
-            if self.kind.by_event and known is not None and change.ts < known:
+                stored_ts = self.rows[change.n]["ts"]
+            if self.kind.by_event and stored_ts is not None and change.ts < stored_ts:
                 continue
             self.forget([change.n])
             if not change.deleted:
@@ -135,9 +136,9 @@ class Model:
             self.deletes.pop(n, None)
 
     def forget_partitions(self, changes: Iterable[Change]) -> None:
-        lost = {self.partition(change.n) for change in changes}
-        known = {*self.rows, *self.deletes}
-        self.forget([n for n in known if self.partition(n) in lost])
+        partitions = {self.partition(change.n) for change in changes}
+        numbers = {*self.rows, *self.deletes}
+        self.forget([n for n in numbers if self.partition(n) in partitions])
 
     def _winners(self, changes: Iterable[Change]) -> Iterable[Change]:
         newest: dict[int, Change] = {}
@@ -186,7 +187,7 @@ def version(kind: Kind, change: Change, *, later: bool) -> Row:
 
 @dataclass
 class SharedTable:
-    """A table, its model, and both who write it."""
+    """A table, its model, and its two writers."""
 
     hudi: RealHudi
     path: Path
@@ -275,7 +276,7 @@ class SharedTable:
         self.hudi.write(self.path, map(as_input, rows), self._ddl, options)
 
     def delete_partition_of(self, n: int) -> None:
-        """Take a row's whole partition out of the table, by us."""
+        """Delete the whole partition of a row, by us."""
         paths = {
             row["_hoodie_partition_path"]
             for row in self.written.rows(meta=True)
@@ -286,13 +287,13 @@ class SharedTable:
 
     def service(self, procedure: str, options: str = "") -> None:
         """Let real Hudi plan and run a service."""
-        told = f"hoodie.metadata.enable={self._metadata},{options}".rstrip(",")
+        listed = f"hoodie.metadata.enable={self._metadata},{options}".rstrip(",")
         self._call(
-            f"{procedure}(op => 'scheduleAndExecute', path => '{self.path}', options => '{told}')"
+            f"{procedure}(op => 'scheduleAndExecute', path => '{self.path}', options => '{listed}')"
         )
 
     def roll_back_theirs(self, changes: list[Change]) -> None:
-        """Let real Hudi upsert rows and take them back."""
+        """Let real Hudi upsert rows and roll that commit back."""
         before = deepcopy(self.model)
         self.theirs("upsert", changes)
         self.model = before
@@ -316,11 +317,11 @@ class SharedTable:
 
     def _call(self, procedure: str) -> None:
         # What its procedures do not take as an argument, they take from the session.
-        told = {key: self.kind.their_options[key] for key in _TOLD_TO_PROCEDURES}
+        settings = {key: self.kind.their_options[key] for key in _PROCEDURE_OPTIONS}
         if not self.catalogued:
-            self.hudi.sql(f"CREATE TABLE {self._name} USING hudi LOCATION '{self.path}'", told)
+            self.hudi.sql(f"CREATE TABLE {self._name} USING hudi LOCATION '{self.path}'", settings)
             self.catalogued = True
-        self.hudi.sql(f"call {procedure}", told)
+        self.hudi.sql(f"call {procedure}", settings)
 
     @property
     def _metadata(self) -> str:
@@ -352,7 +353,7 @@ class SharedTable:
 
 
 def as_input(row: Row) -> Row:
-    """A row as real Hudi is given it: JSON in which numbers keep their digits."""
+    """A row as real Hudi takes it: JSON in which numbers keep their digits."""
     return {name: _text(value) for name, value in row.items()}
 
 

@@ -45,7 +45,7 @@ def session(jar: str, folder: str, defaults: str) -> SparkSession:
         "spark.driver.extraClassPath": defaults,
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
-        # Whoever does not answer for that long hangs: a busy machine may take its time.
+        # A process that does not answer for that long hangs: a busy machine may be slow.
         "spark.network.timeout": "900s",
         "spark.python.authenticate.socketTimeout": "900s",
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC {QUICK_JAVA}",
@@ -74,7 +74,7 @@ def rows(frame: DataFrame) -> list[Any]:
 
 
 @contextmanager
-def told(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+def session_settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
     """Settings of a session until the block ends."""
     for key, value in settings.items():
         spark.conf.set(key, value)
@@ -89,16 +89,16 @@ def own_session(spark: SparkSession) -> SparkSession:
     """The session of this thread: Hudi changes settings of a session while it plans."""
     if not hasattr(_OWN, "session"):
         _OWN.session = spark.newSession()
-    found: SparkSession = _OWN.session
-    return found
+    own: SparkSession = _OWN.session
+    return own
 
 
 def answer(spark: SparkSession, request: dict[str, Any]) -> list[Any]:
     if "all" in request:
-        return list(_THREADS.map(lambda each: answer(own_session(spark), each), request["all"]))
+        return list(_THREADS.map(lambda inner: answer(own_session(spark), inner), request["all"]))
     options = request.get("options", {})
     if "sql" in request:
-        with told(spark, request.get("settings", {})):
+        with session_settings(spark, request.get("settings", {})):
             return rows(spark.sql(request["sql"]))
     if "job" in request:
         return [runpy.run_path(request["job"])["job"](spark, request["path"])]

@@ -70,7 +70,7 @@ class Kind:
 
     @property
     def table_options(self) -> dict[str, str]:
-        """What is said when the table is created, in the words of both."""
+        """The options of the creation of the table, which both writers take."""
         options = {
             "hoodie.datasource.write.hive_style_partitioning": str(self.style == "hive").lower(),
             "hoodie.datasource.write.partitionpath.urlencode": str(self.style == "encoded").lower(),
@@ -83,16 +83,16 @@ class Kind:
 
     @property
     def write_options(self) -> dict[str, str]:
-        """What is said with every write, in the words of both."""
-        told = ("hoodie.index.type", "hoodie.bucket.index.num.buckets")
-        options = {key: text for key, text in self.table_options.items() if key in told}
+        """The options of every write, which both writers take."""
+        keys = ("hoodie.index.type", "hoodie.bucket.index.num.buckets")
+        options = {key: text for key, text in self.table_options.items() if key in keys}
         if self.merge_on_read:
             options["hoodie.logfile.data.block.format"] = self.files.removeprefix("mor-")
         return options
 
     @property
     def their_options(self) -> dict[str, str]:
-        """What real Hudi is told with every write: it remembers little."""
+        """The options of every write by real Hudi: it remembers little."""
         options = {
             **self.table_options,
             **self.write_options,
@@ -152,7 +152,7 @@ def matrix() -> tuple[Kind, ...]:
     return tuple(_spread(every_kind(), 3, alike=crossed))
 
 
-def telling(kinds: Iterable[Kind], number: int, strength: int) -> list[Kind]:
+def most_diverse(kinds: Iterable[Kind], number: int, strength: int) -> list[Kind]:
     """So many of some kinds: those that together show most combinations."""
     return list(islice(_spread(kinds, strength, alike=str), number))
 
@@ -161,14 +161,14 @@ def _spread(
     kinds: Iterable[Kind], strength: int, *, alike: Callable[[Kind], object]
 ) -> Iterator[Kind]:
     """Kinds of which no two are alike, that one first which shows most that was not shown yet."""
-    left = {kind: frozenset(choices(kind, strength)) for kind in kinds}
+    remaining = {kind: frozenset(choices(kind, strength)) for kind in kinds}
     shown: set[Choice] = set()
-    while left:
-        best = max(left, key=lambda kind: len(left[kind] - shown))
+    while remaining:
+        best = max(remaining, key=lambda kind: len(remaining[kind] - shown))
         yield best
-        shown |= left[best]
-        left = {kind: new for kind, new in left.items() if alike(kind) != alike(best)}
+        shown |= remaining[best]
+        remaining = {kind: new for kind, new in remaining.items() if alike(kind) != alike(best)}
 
 
 # Any value of any feature.
-FEW = telling(every_kind(), 3, strength=1)
+FEW = most_diverse(every_kind(), 3, strength=1)

@@ -52,20 +52,20 @@ class RealHudi:
     log: Path
 
     def sql(self, statement: str, settings: Mapping[str, str] | None = None) -> list[Row]:
-        """The rows that a SQL statement gives, with some settings of the session."""
+        """The rows that a SQL statement returns, with some settings of the session."""
         return self._ask(sql=statement, settings={**_QUICK, **(settings or {})})
 
     def columns(self, statement: str) -> list[str]:
-        """The names of the columns that a SQL statement gives."""
+        """The names of the columns that a SQL statement returns."""
         answers: list[Any] = self._ask(columns_of=statement)
-        found: list[str] = answers[0]
-        return found
+        names: list[str] = answers[0]
+        return names
 
     def job(self, file: str | Path, path: str | Path) -> dict[str, list[list[Any]]]:
-        """What `job` of a Python file gives, run on a path."""
+        """What `job` of a Python file returns, run on a path."""
         answers: list[Any] = self._ask(job=str(file), path=str(path))
-        told: dict[str, list[list[Any]]] = answers[0]
-        return told
+        results: dict[str, list[list[Any]]] = answers[0]
+        return results
 
     def read(
         self,
@@ -79,7 +79,10 @@ class RealHudi:
 
     def read_all(self, path: str | Path, options: Iterable[Mapping[str, str]]) -> list[list[Row]]:
         """The rows of a table, once for each set of options."""
-        reads = [{"read": str(path), "options": {**_SMALL_BUFFERS, **each}} for each in options]
+        reads = [
+            {"read": str(path), "options": {**_SMALL_BUFFERS, **read_options}}
+            for read_options in options
+        ]
         answers: list[Any] = self._ask(all=reads)
         return answers
 

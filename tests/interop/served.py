@@ -1,4 +1,4 @@
-"""Tables that we and real Hudi serve in turn: who plans, who executes, and what readers see."""
+"""Tables whose services we and real Hudi schedule and execute in turn, and what readers see."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _TIMELINE = ".hoodie/timeline"
 
 @dataclass
 class ServedTable(SharedTable):
-    """A table, its model, and both who write and serve it."""
+    """A table, its model, and the two that write it and run its services."""
 
     @property
     def written(self) -> WrittenTable:
@@ -74,13 +74,13 @@ class ServedTable(SharedTable):
         return self.written.services().execute(instant)
 
     def run_by_us(self, service: str, options: Options) -> Commit:
-        done = self.written.services(options).run(service)
-        assert isinstance(done, Commit), done
-        return done
+        commit = self.written.services(options).run(service)
+        assert isinstance(commit, Commit), commit
+        return commit
 
     def plan_by_them(self, service: str, options: Options) -> str:
         before = {i.requested_at for i in self.snapshot.timeline}
-        self.call(f"run_{service}", f"op => 'schedule', {self._told(options)}")
+        self.call(f"run_{service}", f"op => 'schedule', {self._options_text(options)}")
         waiting = {i.requested_at for i in self.snapshot.timeline.pending(service)}
         (planned,) = waiting - before
         return planned
@@ -88,22 +88,22 @@ class ServedTable(SharedTable):
     def execute_by_them(self, service: str, instant: str) -> None:
         """Its compactions take an instant as a number, its clusterings as a text."""
         which = f"timestamp => {instant}" if service == "compaction" else f"instants => '{instant}'"
-        self.call(f"run_{service}", f"op => 'execute', {which}, {self._told({})}")
+        self.call(f"run_{service}", f"op => 'execute', {which}, {self._options_text({})}")
 
     def shown_by_them(self, service: str) -> dict[str, str]:
         """The plans that real Hudi lists, and how far each is."""
         return {row["timestamp"]: row["state"] for row in self.call(f"show_{service}")}
 
     def call(self, procedure: str, arguments: str = "") -> list[Row]:
-        given = ", ".join(filter(None, [f"path => '{self.path}'", arguments]))
-        return self.hudi.sql(f"call {procedure}({given})", self._session)
+        all_arguments = ", ".join(filter(None, [f"path => '{self.path}'", arguments]))
+        return self.hudi.sql(f"call {procedure}({all_arguments})", self._session)
 
     @property
     def _session(self) -> dict[str, str]:
         """What procedures do not take as an argument."""
         return {key: self.kind.their_options[key] for key in _SESSION_KEYS}
 
-    def _told(self, options: Options) -> str:
+    def _options_text(self, options: Options) -> str:
         """Options as procedures take them."""
         settings = {"hoodie.metadata.enable": self._metadata, **options}
         return "options => '{}'".format(",".join(f"{k}={v}" for k, v in settings.items()))
@@ -137,7 +137,7 @@ class ServedTable(SharedTable):
             return True
         return False
 
-    def take_back_the_end(self, instant: str) -> None:
+    def undo_completion(self, instant: str) -> None:
         """Make an execution one that was killed just before it completed, with its markers."""
         for file in (self.path / _TIMELINE).glob(f"*{instant}_*"):
             file.unlink()
@@ -155,15 +155,15 @@ class ServedTable(SharedTable):
 
     def files_recorded(self, instant: str) -> list[str]:
         """The data files that the commit of an instant names."""
-        found = [i for i in self.snapshot.timeline.completed() if i.requested_at == instant]
-        (commit,) = self.snapshot.commits(found)
+        instants = [i for i in self.snapshot.timeline.completed() if i.requested_at == instant]
+        (commit,) = self.snapshot.commits(instants)
         return sorted(stat.path or "" for stat in commit.write_stats())
 
     def files_of(self, instant: str) -> list[str]:
         """The data files that carry an instant in their name."""
         named = [(path, path.rpartition("/")[2]) for path in list_data_files(self.storage)]
-        found = [(path, parse_data_file(name)) for path, name in named]
-        return [path for path, file in found if file is not None and file.instant == instant]
+        parsed = [(path, parse_data_file(name)) for path, name in named]
+        return [path for path, file in parsed if file is not None and file.instant == instant]
 
 
 def stamped(row: Row) -> str:
@@ -185,17 +185,17 @@ def hudi_rs_answer(table: ServedTable, question: Question) -> list[str]:
 
 
 def check(table: ServedTable, *, ranges: int = 99) -> list[str]:
-    """All readers see the same in the table and in its last ranges; gives the rows of the table.
+    """All readers see the same in the table and in its last ranges; returns the rows of it.
 
-    Real Hudi is asked without its metadata table, and with it where there is one. hudi-rs is asked
-    for no ranges: it leaves out rows that were overwritten since.
+    Real Hudi reads without its metadata table, and with it where there is one. hudi-rs reads no
+    ranges: it leaves out rows that were overwritten since.
     """
     views = queries(table, since=None)
     changes = queries(table, since="")[len(views) :]
-    asked = [*views, *changes[max(0, len(changes) - ranges) :]]
-    ours = {question.name: our_answer(table, question) for question in asked}
+    questions = [*views, *changes[max(0, len(changes) - ranges) :]]
+    ours = {question.name: our_answer(table, question) for question in questions}
     assert sorted(text.partition(" ")[2] for text in ours["snapshot"]) == table.expected
-    reads = [(question, {**LISTED, **question.theirs}) for question in asked]
+    reads = [(question, {**LISTED, **question.theirs}) for question in questions]
     if table.is_indexed:
         reads += [(question, question.theirs) for question in views]
     theirs = table.hudi.read_all(table.path, [options for _, options in reads])

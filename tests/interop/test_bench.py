@@ -19,4 +19,6 @@ def test_real_hudi_takes_part_and_ends_with_the_rows_of_the_ledger(tmp_path: Pat
     assert outcome.failures == ()
     assert [check for check in outcome.checks if not check.agrees] == []
     assert len(outcome.checks) == len(RACED)
-    assert {each.workload for each in outcome.measurements if each.system == "hudi"} == {*RACED}
+    assert {
+        measurement.workload for measurement in outcome.measurements if measurement.system == "hudi"
+    } == {*RACED}

@@ -1,4 +1,4 @@
-"""Cancellable plans and the guard beside real Hudi: to it they are plans like any other."""
+"""Cancellable plans and the guard with real Hudi: to it they are plans like any other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CANCELLABLE = {"hoodie.table.service.plan.cancellable": "true"}
 SEVERAL = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
     "hoodie.clean.failed.writes.policy": "LAZY",
-    # An hour: who lives beats in time, however busy the machine is.
+    # An hour: a live executor renews its heartbeat in time, however busy the machine is.
     "hoodie.client.heartbeat.tolerable.misses": "60",
 }
 THEIR_SEVERAL = {
@@ -32,7 +32,7 @@ THEIR_SEVERAL = {
         "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"
     ),
 }
-# Of how many ranges of changes readers are asked.
+# How many ranges of changes the readers read.
 RANGES = sized(1, soak=99)
 Make = Callable[[Kind], ServedTable]
 
@@ -99,7 +99,7 @@ def test_real_hudi_executes_a_cancellable_plan(make: Make, served: Served) -> No
 
 
 @each_served(0)
-def test_a_cancelled_plan_is_gone_for_real_hudi(make: Make, served: Served) -> None:
+def test_real_hudi_does_not_list_a_cancelled_plan(make: Make, served: Served) -> None:
     table = make(served.kind)
     instant = planned(table, served)
     rollback = table.written.services().cancel(instant, reason="the morning load begins")
@@ -147,7 +147,7 @@ def test_a_dead_execution_stays_readable_until_a_clean(make: Make, tmp_path: Pat
     check(table, ranges=RANGES)
 
 
-def test_each_leaves_a_compaction_to_the_other_while_its_heart_beats(make: Make) -> None:
+def test_no_writer_executes_a_compaction_with_a_live_heartbeat(make: Make) -> None:
     served = SERVED["a compaction"]
     table = make(served.kind)
     instant = table.plan_by_us(served.service, served.options)
@@ -157,7 +157,7 @@ def test_each_leaves_a_compaction_to_the_other_while_its_heart_beats(make: Make)
         with pytest.raises(RealHudiError, match="eartbeat"):
             table.call(
                 "run_compaction",
-                f"op => 'execute', timestamp => {instant}, {table._told(THEIR_SEVERAL)}",
+                f"op => 'execute', timestamp => {instant}, {table._options_text(THEIR_SEVERAL)}",
             )
         assert table.shown_by_them(served.service)[instant] == "REQUESTED"
         with pytest.raises(ConflictError, match="being executed"):

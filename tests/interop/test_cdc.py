@@ -43,7 +43,7 @@ Write = tuple[str, list[Row]]
 
 @dataclass
 class Captured:
-    """A table that logs changes, and both who write it."""
+    """A table that logs changes, and its two writers."""
 
     hudi: RealHudi
     path: Path
@@ -71,7 +71,7 @@ class Captured:
         self.ours.write(operation, rows)
 
     def write_by_them(self, operation: str, rows: list[Row], *, small_files: str = "0") -> None:
-        """Without small files to fill, unless told: real Hudi logs no inserts into them."""
+        """Without small files to fill by default: real Hudi logs no inserts into them."""
         options = {
             "hoodie.parquet.small.file.limit": small_files,
             "hoodie.table.name": "captured",
@@ -96,12 +96,13 @@ class Captured:
     def change_files(self) -> list[str]:
         return sorted(str(path) for path in self.path.glob("2026*/.*.cdc"))
 
-    def told_by_them(self, ranges: list[tuple[str | None, str]]) -> list[list[str]]:
-        asked = [{**CDC, BEGIN: since or "000", END: until} for since, until in ranges]
-        answers = self.hudi.read_all(self.path, asked)
+    def changes_read_by_them(self, ranges: list[tuple[str | None, str]]) -> list[list[str]]:
+        option_sets = [{**CDC, BEGIN: since or "000", END: until} for since, until in ranges]
+        answers = self.hudi.read_all(self.path, option_sets)
         return [
             in_form(
-                (each["op"], _row(each.get("before")), _row(each.get("after"))) for each in rows
+                (change["op"], _row(change.get("before")), _row(change.get("after")))
+                for change in rows
             )
             for rows in answers
         ]
@@ -111,15 +112,17 @@ class Captured:
         times = self.times
         ranges: list[tuple[str | None, str]] = [(None, times[-1]), *pairwise(times)]
         storage = LocalStorage(str(self.path))
-        ours = [in_form(read_changes(storage, *each)) for each in ranges]
-        for asked, mine, theirs in zip(ranges, ours, self.told_by_them(ranges), strict=True):
-            assert (asked, mine) == (asked, theirs)
+        ours = [in_form(read_changes(storage, *bounds)) for bounds in ranges]
+        for bounds, mine, theirs in zip(
+            ranges, ours, self.changes_read_by_them(ranges), strict=True
+        ):
+            assert (bounds, mine) == (bounds, theirs)
         assert apply_changes(read_changes(storage)) == self.ours.rows()
 
 
 def _row(text: str | None) -> Row | None:
-    found: Row | None = None if text is None else json.loads(text)
-    return found
+    parsed: Row | None = None if text is None else json.loads(text)
+    return parsed
 
 
 def in_form(changes: Iterable[Change]) -> list[str]:
@@ -201,20 +204,21 @@ def test_real_hudi_reads_change_rows_of_every_type(real_hudi: RealHudi, tmp_path
     for rows in ([{**row("a"), **FULL}, row("b")], [row("a", 2), {**row("b", 2), **FULL}]):
         table.ours.write("UPSERT", rows, schema=CDC_SCHEMA)
     (theirs,) = real_hudi.read_all(table.path, [{**CDC, BEGIN: table.times[0]}])
-    told = [
-        (each["op"], *(in_our_form(each[side]) for side in ("before", "after"))) for each in theirs
+    parsed = [
+        (change["op"], *(in_our_form(change[side]) for side in ("before", "after")))
+        for change in theirs
     ]
     ours = read_changes(table.ours.storage, table.times[0])
-    assert sorted(map(str, told)) == sorted(map(str, ours))
+    assert sorted(map(str, parsed)) == sorted(map(str, ours))
 
 
 def in_our_form(text: str) -> Row:
     """A row of a change file as real Hudi reads it: decimals and bytes have other forms."""
-    found: Row = json.loads(text)
-    if found["price"] is not None:
-        found["price"] = int.from_bytes(bytes(b % 256 for b in found["price"]), signed=True) / 100
-        found["blob"] = base64.b64encode(found["blob"].encode("latin-1")).decode("ascii")
-    return found
+    parsed: Row = json.loads(text)
+    if parsed["price"] is not None:
+        parsed["price"] = int.from_bytes(bytes(b % 256 for b in parsed["price"]), signed=True) / 100
+        parsed["blob"] = base64.b64encode(parsed["blob"].encode("latin-1")).decode("ascii")
+    return parsed
 
 
 def test_we_show_what_real_hudi_did_and_does_not_show(real_hudi: RealHudi, tmp_path: Path) -> None:
@@ -226,7 +230,7 @@ def test_we_show_what_real_hudi_did_and_does_not_show(real_hudi: RealHudi, tmp_p
     assert apply_changes(read_changes(table.ours.storage)) == table.ours.rows()
 
 
-def test_real_hudi_takes_away_the_change_files_of_a_write_of_ours_that_died(
+def test_real_hudi_deletes_the_change_files_of_a_failed_write_of_ours(
     real_hudi: RealHudi, tmp_path: Path
 ) -> None:
     table = Captured(real_hudi, tmp_path / "captured", COW, MODES[2])
@@ -243,7 +247,10 @@ def test_real_hudi_takes_away_the_change_files_of_a_write_of_ours_that_died(
     died.write_by_them("UPSERT", [row("b", 2, "second")])
     assert len(died.change_files) == 1
     died.check()
-    assert {each["id"]: each["note"] for each in died.ours.rows()} == {"a": "first", "b": "second"}
+    assert {record["id"]: record["note"] for record in died.ours.rows()} == {
+        "a": "first",
+        "b": "second",
+    }
 
 
 @pytest.mark.parametrize("table_type", some([COW, MOR], 0))

@@ -28,8 +28,8 @@ def frame(spark: SparkSession, rows: list[Row]) -> DataFrame:
     return spark.createDataFrame([(r["id"], r["day"], r["ts"], r["note"]) for r in rows], DDL)
 
 
-def found(table: lw.Table) -> dict[str, tuple[str, str]]:
-    return {each.id: (each.day, each.note) for each in table.read().collect()}
+def values_by_key(table: lw.Table) -> dict[str, tuple[str, str]]:
+    return {record.id: (record.day, record.note) for record in table.read().collect()}
 
 
 def test_reads_and_writes(spark: SparkSession, golden: GoldenTables) -> None:
@@ -42,7 +42,7 @@ def test_reads_and_writes(spark: SparkSession, golden: GoldenTables) -> None:
         check_writes(spark, golden.folder)
 
 
-def test_partitions_leave_a_table(hdfs: HdfsServer, spark: SparkSession) -> None:
+def test_ttl_and_delete_partitions_remove_partitions(hdfs: HdfsServer, spark: SparkSession) -> None:
     place = f"{secrets.token_hex(4)}/trips"
     then = ManualClock(SystemClock().now_ms() - 30 * DAY_MS)
     old = WrittenTable(storage_for(hdfs.uri(place)), then, NO_SERVICES).create("MERGE_ON_READ")
@@ -57,13 +57,17 @@ def test_partitions_leave_a_table(hdfs: HdfsServer, spark: SparkSession) -> None
         "old3": ("p3", "again"),
         "new2": ("p2", "again"),
     }
-    assert found(table) == expected
+    assert values_by_key(table) == expected
 
     table.ttl.save({"spec": "*", "units": "DAYS", "value": 10})
     table.ttl.enable()
-    gone = table.run("ttl")
-    assert isinstance(gone, lw.Commit)
-    assert gone.partitions == ("p0", "p1")
-    assert found(table) == {key: told for key, told in expected.items() if told[0] > "p1"}
+    commit = table.run("ttl")
+    assert isinstance(commit, lw.Commit)
+    assert commit.partitions == ("p0", "p1")
+    assert values_by_key(table) == {
+        key: value for key, value in expected.items() if value[0] > "p1"
+    }
     table.delete_partitions(["p5"])
-    assert found(table) == {key: told for key, told in expected.items() if "p1" < told[0] < "p5"}
+    assert values_by_key(table) == {
+        key: value for key, value in expected.items() if "p1" < value[0] < "p5"
+    }

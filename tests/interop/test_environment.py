@@ -16,8 +16,10 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
 def without_meta(rows: list[Row]) -> list[str]:
-    kept = ({name: row[name] for name in row if not name.startswith("_hoodie")} for row in rows)
-    return sorted(json.dumps(row, sort_keys=True) for row in kept)
+    plain_rows = (
+        {name: row[name] for name in row if not name.startswith("_hoodie")} for row in rows
+    )
+    return sorted(json.dumps(row, sort_keys=True) for row in plain_rows)
 
 
 @pytest.mark.parametrize("name", ["cow_basic", "mor_avro"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from histories import Change, at, gone
+from histories import Change, at, deletes
 from hudi import HudiReadOptions
 from kinds import Kind
 from real_hudi import RealHudi, Row
@@ -52,7 +52,7 @@ def on(ts: int, *numbers: int) -> list[Change]:
 
 def ended(ts: int, *numbers: int) -> list[Change]:
     """Rows that say of themselves that they were deleted then."""
-    return gone(BEGIN + ts, *numbers)
+    return deletes(BEGIN + ts, *numbers)
 
 
 def before(ts: int) -> dict[str, str]:
@@ -71,8 +71,8 @@ class TimedTable(ServedTable):
         return self.plan_by_us("compaction", {**before(ts), **(options or {})})
 
     def commit_of(self, instant: str) -> CommitMetadata:
-        (found,) = self.snapshot.commits([self.snapshot.timeline.by_time[instant]])
-        return found
+        (commit,) = self.snapshot.commits([self.snapshot.timeline.by_time[instant]])
+        return commit
 
     def rows_in_base_files(self, instant: str, *, since: int) -> list[Row]:
         """The rows from an event time on in the base files of an instant."""
@@ -110,17 +110,17 @@ def questions(table: TimedTable) -> list[Question]:
     ]
 
 
-def ask(table: TimedTable, asked: Sequence[Question]) -> Answers:
+def ask(table: TimedTable, queries: Sequence[Question]) -> Answers:
     """What all readers answer; real Hudi with its metadata table too, where there is one."""
-    ours = {("we", question.name): our_answer(table, question) for question in asked}
-    rust = {(HUDI_RS, question.name): hudi_rs_answer(table, question) for question in asked}
-    reads = [("listing", question, {**LISTED, **question.theirs}) for question in asked]
+    ours = {("we", question.name): our_answer(table, question) for question in queries}
+    rust = {(HUDI_RS, question.name): hudi_rs_answer(table, question) for question in queries}
+    reads = [("listing", question, {**LISTED, **question.theirs}) for question in queries]
     if table.is_indexed:
-        reads += [("metadata table", question, question.theirs) for question in asked]
-    found = table.hudi.read_all(table.path, [options for _, _, options in reads])
+        reads += [("metadata table", question, question.theirs) for question in queries]
+    results = table.hudi.read_all(table.path, [options for _, _, options in reads])
     theirs = {
         (reader, question.name): sorted(map(stamped, rows))
-        for (reader, question, _), rows in zip(reads, found, strict=True)
+        for (reader, question, _), rows in zip(reads, results, strict=True)
     }
     return {**ours, **rust, **theirs}
 
@@ -135,19 +135,19 @@ def differing(answers: Answers) -> Answers:
 
 
 def changed(earlier: Answers, later: Answers) -> Answers:
-    """What left an answer or came to it; the fast view is there to change.
+    """The rows of one answer alone; the read optimized view may change.
 
     In ranges hudi-rs merges with the base file that is there now, which a late version has lost to.
     """
-    found: Answers = {}
+    differences: Answers = {}
     for (reader, name), rows in later.items():
         old = earlier.get((reader, name), earlier["we", name])
         other = {*old} ^ {*rows}
         if is_range_of_hudi_rs(reader, name):
             other -= {*old} - {*earlier["we", "snapshot"]}
         if other and name != OPTIMIZED:
-            found[reader, name] = sorted(other)
-    return found
+            differences[reader, name] = sorted(other)
+    return differences
 
 
 def is_range_of_hudi_rs(reader: str, name: str) -> bool:
@@ -156,45 +156,47 @@ def is_range_of_hudi_rs(reader: str, name: str) -> bool:
 
 @dataclass
 class Begun:
-    """A table with a history, what it was asked and what all readers answered."""
+    """A table with a history, its queries and the answers of all readers."""
 
     table: TimedTable
-    asked: list[Question]
+    queries: list[Question]
     answers: Answers
 
     @classmethod
     def of(cls, table: TimedTable) -> Begun:
-        asked = questions(table)
-        answers = ask(table, asked)
+        queries = questions(table)
+        answers = ask(table, queries)
         assert differing(answers) == {}
         assert sorted(row.partition(" ")[2] for row in answers["we", "snapshot"]) == table.expected
-        return cls(table, asked, answers)
+        return cls(table, queries, answers)
 
     def copied(self, to: Path) -> Begun:
-        return Begun(self.table.copied(to), self.asked, self.answers)
+        return Begun(self.table.copied(to), self.queries, self.answers)
 
     def check_same(self) -> None:
         """All readers answer as before, and alike where the answer is another: the fast view."""
-        answers = ask(self.table, self.asked)
+        answers = ask(self.table, self.queries)
         assert differing(answers) == {}
         assert changed(self.answers, answers) == {}
 
     def check_past(self) -> None:
         """What was before is so for real Hudi with its metadata table, whatever came after."""
-        past = self.asked[2:]
-        found = self.table.hudi.read_all(self.table.path, [question.theirs for question in past])
-        for question, rows in zip(past, found, strict=True):
+        past = self.queries[2:]
+        results = self.table.hudi.read_all(self.table.path, [question.theirs for question in past])
+        for question, rows in zip(past, results, strict=True):
             expected = self.answers["we", question.name]
             assert (question.name, sorted(map(stamped, rows))) == (question.name, expected)
 
-    def check_done(self, instant: str, ts: int) -> None:
+    def check_completed(self, instant: str, ts: int) -> None:
         """A compaction has changed the fast view alone, which has everything before a time."""
         table = self.table
         self.check_same()
-        done = table.snapshot.timeline.by_time[instant]
+        completed = table.snapshot.timeline.by_time[instant]
         assert table.shown_by_them("compaction")[instant] == "COMPLETED"
         assert table.files_of(instant) == table.files_recorded(instant)
-        nothing = ask(table, [changes_query(table.completion_times[-2], done.completed_at or "")])
+        nothing = ask(
+            table, [changes_query(table.completion_times[-2], completed.completed_at or "")]
+        )
         assert set(map(tuple, nothing.values())) == {()}
         newest = table.event_times()
         fast = table.event_times(optimized=True)
@@ -252,12 +254,12 @@ def test_a_full_compaction_is_right_for_all_and_can_be_rolled_back(make: Make, k
     table.execute_by_us(planned)
     # The log file carries the delete on, as an older version of the row came after it.
     assert has_base_and_log(table, planned)
-    begun.check_done(planned, 50)
+    begun.check_completed(planned, 50)
     assert orphan_data_files(table.storage) == []
     table.written.writer().rollback(planned)
     assert table.files_of(planned) == []
     assert orphan_data_files(table.storage) == []
-    for question in begun.asked:
+    for question in begun.queries:
         assert our_answer(table, question) == begun.answers["we", question.name]
     check(table)
     table.execute_by_us(table.plan(50))
@@ -277,7 +279,7 @@ def test_a_split_is_right_for_all_and_real_hudi_goes_on(make: Make, kind: Kind) 
     assert [i.requested_at for i in table.snapshot.timeline.pending()] == [planned]
     begun.check_same()
     end.write_bytes(content)
-    begun.check_done(planned, 50)
+    begun.check_completed(planned, 50)
     assert orphan_data_files(table.storage) == []
     # Real Hudi puts new rows into base files, and its index looks for them there.
     beyond = 0 if kind.index == "bucket" else 1
@@ -287,7 +289,7 @@ def test_a_split_is_right_for_all_and_real_hudi_goes_on(make: Make, kind: Kind) 
 
 
 def let_real_hudi_go_on(begun: Begun) -> None:
-    """Its writes meet rows and deletes that were left beside base files, then it serves."""
+    """Its writes meet rows and deletes that stayed in log files, then it runs services."""
     table = begun.table
     table.theirs("upsert", [*on(97, 2, 10), *on(85, 1), *on(70, 5), *on(45, 0), *on(97, 13)])
     check(table, ranges=1)
@@ -327,14 +329,14 @@ def test_real_hudi_executes_our_plan_over_history_and_we_go_on_in_a_row(
     assert max(archived) < first
     begun.check_same()
     table.execute_by_them("compaction", first)
-    begun.check_done(first, 30)
+    begun.check_completed(first, 30)
     assert table.event_times(optimized=True) == {
         "k00": 20, "k01": 20, "k02": 20, "k03": 10, "k04": 10, "k05": 22
     }  # fmt: skip
     second = table.plan(50, SPLIT)
     assert first < second < (table.snapshot.timeline.by_time[first].completed_at or "")
     table.execute_by_us(second)
-    begun.check_done(second, 50)
+    begun.check_completed(second, 50)
     table.ours("upsert", [*on(65, 3), *on(92, 0)])
     table.theirs("upsert", [*on(93, 1, 4), *on(94, 6)], COMPACT_METADATA)
     table.archive()
@@ -342,6 +344,6 @@ def test_real_hudi_executes_our_plan_over_history_and_we_go_on_in_a_row(
     third = table.plan(70)
     assert max(i.requested_at for i in table.snapshot.archived) < third
     table.execute_by_us(third)
-    begun.check_done(third, 70)
+    begun.check_completed(third, 70)
     table.theirs("upsert", [*on(99, 0, 5), *on(2, 3)])
     check(table, ranges=1)

@@ -45,8 +45,8 @@ def values(rows: list[Row]) -> list[tuple[str, str, int, str]]:
     return sorted((r["id"], r["day"], r["ts"], r["note"]) for r in rows)
 
 
-def found(data: DataFrame) -> list[tuple[str, str, int, str]]:
-    return values([each.asDict() for each in data.collect()])
+def frame_values(data: DataFrame) -> list[tuple[str, str, int, str]]:
+    return values([record.asDict() for record in data.collect()])
 
 
 def test_a_table_is_written_serviced_and_read_by_both(
@@ -68,36 +68,38 @@ def test_a_table_is_written_serviced_and_read_by_both(
     for ts in (2, 3):
         changed = [row(f"k{n}", ts, f"v{ts}", (ODD, "d2", "d3")[n % 3]) for n in range(4)]
         table.upsert(frame(spark, changed), NO_SERVICES)
-        expected |= {each["id"]: each for each in changed}
+        expected |= {record["id"]: record for record in changed}
     rows = values(list(expected.values()))
-    assert found(table.read()) == values(real_hudi.read(address)) == rows
-    assert found(table.changes(since=None).dataframe) == rows
+    assert frame_values(table.read()) == values(real_hudi.read(address)) == rows
+    assert frame_values(table.changes(since=None).dataframe) == rows
 
-    done = table.run("compaction", {"hoodie.compact.inline.max.delta.commits": "1"})
-    assert isinstance(done, lw.Commit)
+    commit = table.run("compaction", {"hoodie.compact.inline.max.delta.commits": "1"})
+    assert isinstance(commit, lw.Commit)
     # Base files alone: Spark scans them by itself.
     native = table.read_optimized()
-    assert found(native) == rows
-    assert found(native.where(f"day = '{ODD}'")) == [each for each in rows if each[1] == ODD]
+    assert frame_values(native) == rows
+    assert frame_values(native.where(f"day = '{ODD}'")) == [
+        record for record in rows if record[1] == ODD
+    ]
 
     theirs = row("k8", 4, "theirs", "d3")
     real_hudi.write(address, [theirs], DDL, KEYS)
     expected["k8"] = theirs
     rows = values(list(expected.values()))
-    assert found(table.read()) == values(real_hudi.read(address)) == rows
+    assert frame_values(table.read()) == values(real_hudi.read(address)) == rows
 
     before = {file.path for file in table.storage.list_tree("")}
     table.run("clean", {"hoodie.clean.commits.retained": "1", "hoodie.clean.max.commits": "1"})
     assert before - {file.path for file in table.storage.list_tree("")}
-    assert found(table.read()) == values(real_hudi.read(address)) == rows
+    assert frame_values(table.read()) == values(real_hudi.read(address)) == rows
     assert table.storage.list_temporary() == []
-    assert told_by_command("timeline", address)["instants"][-1]["action"] == "clean"
+    assert run_command("timeline", address)["instants"][-1]["action"] == "clean"
 
 
-def told_by_command(command: str, address: str) -> Row:
+def run_command(command: str, address: str) -> Row:
     module = [sys.executable, "-m", "lakewright.cli.main"]
-    done = subprocess.run(
+    result = subprocess.run(
         [*module, command, address, "--json"], stdout=subprocess.PIPE, text=True, check=True
     )
-    answer: Row = json.loads(done.stdout)
+    answer: Row = json.loads(result.stdout)
     return answer

@@ -40,16 +40,16 @@ def overlapping(table: WrittenTable, depth: int = 0) -> None:
 
 
 def hudi_rs_rows(path: Path, since: str, until: str) -> list[str]:
-    asked = HudiReadOptions().with_query_type(HudiQueryType.Incremental)
+    options = HudiReadOptions().with_query_type(HudiQueryType.Incremental)
     if since != BEGINNING:
-        asked = asked.with_start_timestamp(since)
-    asked = asked.with_end_timestamp(until)
+        options = options.with_start_timestamp(since)
+    options = options.with_end_timestamp(until)
     reader = HudiTableBuilder.from_base_uri(str(path)).build()
-    batches = [pa.record_batch(batch) for batch in reader.read(asked)]
-    return sorted(as_json(each) for batch in batches for each in batch.to_pylist())
+    batches = [pa.record_batch(batch) for batch in reader.read(options)]
+    return sorted(as_json(record) for batch in batches for record in batch.to_pylist())
 
 
-def asked_of_real_hudi(times: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+def real_hudi_options(times: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
     return [
         {
             "hoodie.metadata.enable": "false",
@@ -76,14 +76,14 @@ def test_every_range_holds_the_same_rows(real_hudi: RealHudi, tmp_path: Path, ki
     assert list(writes) != sorted(writes, key=lambda instant: instant.requested_at)
     times = [BEGINNING, *(instant.completed_at or "" for instant in writes)]
     ranges = sized([*pairwise(times), (times[0], times[-1])], soak=list(combinations(times, 2)))
-    theirs = real_hudi.read_all(tmp_path / "table", asked_of_real_hudi(ranges))
-    for (since, until), found in zip(ranges, theirs, strict=True):
+    theirs = real_hudi.read_all(tmp_path / "table", real_hudi_options(ranges))
+    for (since, until), rows in zip(ranges, theirs, strict=True):
         begin = None if since == BEGINNING else since
         plan = plan_changes(snapshot, since=begin, until=until).plan
         ours = sorted(map(as_json, read_plan(storage, plan).to_pylist()))
-        assert (since, until, sorted(map(as_json, found))) == (since, until, ours)
-        seen = hudi_rs_rows(tmp_path / "table", since, until)
-        assert not set(seen) - set(ours)
-        # hudi-rs leaves out rows of files that were written anew by one who completed later.
+        assert (since, until, sorted(map(as_json, rows))) == (since, until, ours)
+        rust_rows = hudi_rs_rows(tmp_path / "table", since, until)
+        assert not set(rust_rows) - set(ours)
+        # hudi-rs leaves out rows of files that a write with a later completion wrote anew.
         anew = written_after(snapshot, until)
-        assert {json.loads(each)["day"] for each in set(ours) - set(seen)} <= anew
+        assert {json.loads(text)["day"] for text in set(ours) - set(rust_rows)} <= anew

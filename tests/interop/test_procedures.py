@@ -1,4 +1,4 @@
-"""Procedures beside real Hudi's: the same names of columns and, on its own tables, the same values.
+"""Procedures and real Hudi's: the same names of columns and, on its own tables, the same values.
 
 And a job that is written for it, which runs here with the same rows.
 """
@@ -39,12 +39,12 @@ OF_THIS_MACHINE = {"requested_time", "inflight_time", "completed_time", "extra_m
 
 def plain(rows: list[dict[str, Any]]) -> list[str]:
     """Rows in no order, without nulls, numbers rounded."""
-    found = []
+    texts = []
     for row in rows:
-        kept = {k: v for k, v in row.items() if v is not None and k not in OF_THIS_MACHINE}
-        near = {k: round(v, 6) if isinstance(v, float) else v for k, v in kept.items()}
-        found.append(json.dumps(near, sort_keys=True))
-    return sorted(found)
+        present = {k: v for k, v in row.items() if v is not None and k not in OF_THIS_MACHINE}
+        near = {k: round(v, 6) if isinstance(v, float) else v for k, v in present.items()}
+        texts.append(json.dumps(near, sort_keys=True))
+    return sorted(texts)
 
 
 def names(procedure: Procedure) -> list[str]:
@@ -58,12 +58,12 @@ def test_columns_and_values_are_those_of_real_hudi(
         real_hudi.sql(f"CREATE TABLE shown_{table} USING hudi LOCATION '{golden[table]}'")
     for name, tables in SHOWN.items():
         for table in tables:
-            told = ", limit => 100" if name != "show_savepoints" else ""
-            call = f"CALL {name}(table => 'shown_{table}'{told})"
+            limit = ", limit => 100" if name != "show_savepoints" else ""
+            call = f"CALL {name}(table => 'shown_{table}'{limit})"
             assert names(PROCEDURES[name]) == real_hudi.columns(call), name
             theirs = real_hudi.sql(call)
             assert theirs, (name, table)
-            text = f"CALL {name}(path => ?{told})"
+            text = f"CALL {name}(path => ?{limit})"
             ours = [row.asDict() for row in spark.sql(text, [str(golden[table])]).collect()]
             assert plain(ours) == plain(theirs), (name, table)
     at = real_hudi.sql("CALL show_commits(table => 'shown_cow_clustered')")[0]["commit_time"]
@@ -76,7 +76,7 @@ def test_columns_and_values_are_those_of_real_hudi(
         assert plain([row.asDict() for row in mine.collect()]) == plain(theirs), name
 
 
-def test_a_job_gives_the_same_rows_on_real_hudi(
+def test_a_job_returns_the_same_rows_on_real_hudi(
     real_hudi: RealHudi, spark: SparkSession, tmp_path: Path
 ) -> None:
     theirs = real_hudi.job(EXAMPLE, tmp_path / "theirs")

@@ -88,17 +88,17 @@ class Shared:
 
     def read(self) -> Versions:
         rows = self.hudi.read(self.path, LISTED)
-        found = {row["id"]: row["ts"] for row in rows}
-        assert len(found) == len(rows)
-        return found
+        versions = {row["id"]: row["ts"] for row in rows}
+        assert len(versions) == len(rows)
+        return versions
 
     def compact(self) -> None:
-        told = ",".join(f"{key}={value}" for key, value in (LISTED | COMPACT_SOON).items())
-        self.call("run_compaction", f"op => 'scheduleAndExecute', options => '{told}'")
+        options = ",".join(f"{key}={value}" for key, value in (LISTED | COMPACT_SOON).items())
+        self.call("run_compaction", f"op => 'scheduleAndExecute', options => '{options}'")
 
     def call(self, procedure: str, arguments: str = "") -> list[Row]:
-        given = ", ".join(filter(None, [f"path => '{self.path}'", arguments]))
-        return self.hudi.sql(f"call {procedure}({given})", LISTED)
+        all_arguments = ", ".join(filter(None, [f"path => '{self.path}'", arguments]))
+        return self.hudi.sql(f"call {procedure}({all_arguments})", LISTED)
 
     def roll_back(self, target: Instant) -> Instant:
         clock = SystemClock()
@@ -106,9 +106,11 @@ class Shared:
 
     def times(self) -> TimeGenerator:
         snapshot = self.snapshot
-        known = [at for i in snapshot.timeline for at in (i.requested_at, i.completed_at) if at]
+        used_times = [
+            at for i in snapshot.timeline for at in (i.requested_at, i.completed_at) if at
+        ]
         zone = zone_of(snapshot.config.timeline_zone)
-        return TimeGenerator(SystemClock(), zone, 1, after=max(known))
+        return TimeGenerator(SystemClock(), zone, 1, after=max(used_times))
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +175,7 @@ def test_real_hudi_reads_and_compacts_anew_after_its_compaction_is_rolled_back(
 
 @of_logs
 def test_a_dead_write_of_real_hudi_leaves_nothing(shared: Shared) -> None:
-    """Real Hudi finds its files by markers alone, which are gone here: it would leave them."""
+    """Real Hudi finds its files by markers alone, which are missing here: it would leave them."""
     storage, last = shared.storage, shared.writes[-1]
     storage.delete(f".hoodie/timeline/{last.file_name}")
     assert shared.read() == shared.states[1]
@@ -194,7 +196,7 @@ each_damage = pytest.mark.parametrize(
 
 
 def _damage(shared: Shared, completed: Instant, damage: Callable[[bytes], bytes]) -> None:
-    """As a power cut leaves the file; Hadoop's checksum beside it, of the old bytes, is deleted."""
+    """As a power cut leaves the file; Hadoop's checksum file, of the old bytes, is deleted."""
     path = shared.path / ".hoodie" / "timeline" / completed.file_name
     path.write_bytes(damage(path.read_bytes()))
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
@@ -209,13 +211,13 @@ def test_a_write_of_real_hudi_with_a_damaged_file_is_rolled_back_by_force(
     _damage(shared, last, damage)
     with pytest.raises(CorruptError, match="force"):
         rollback_instant(TransactionManager(shared.storage, SystemClock()), last.requested_at)
-    done = rollback_instant(
+    rollback = rollback_instant(
         TransactionManager(shared.storage, SystemClock()), last.requested_at, force=True
     )
     assert shared.read() == shared.states[1]
-    (told,) = [row for row in shared.call("show_timeline") if row["action"] == "rollback"]
-    assert (told["instant_time"], told["state"]) == (done.requested_at, "COMPLETED")
-    assert last.requested_at in told["rollback_info"]
+    (shown,) = [row for row in shared.call("show_timeline") if row["action"] == "rollback"]
+    assert (shown["instant_time"], shown["state"]) == (rollback.requested_at, "COMPLETED")
+    assert last.requested_at in shown["rollback_info"]
     assert not [f for f in shared.storage.list_tree("") if _names(f.path, last)]
     shared.upsert({"0": 9, "30": 9})
     assert shared.read() == {**shared.states[1], "0": 9, "30": 9}
@@ -316,7 +318,9 @@ def _killed_after(shared: Shared, survive: int, act: Act) -> bool:
 
 @of_files
 @pytest.mark.parametrize("survive", some([3, 6], 1), ids="killed after {} changes".format)
-def test_real_hudi_reads_a_half_done_rollback_and_we_end_it(shared: Shared, survive: int) -> None:
+def test_real_hudi_reads_an_unfinished_rollback_and_we_complete_it(
+    shared: Shared, survive: int
+) -> None:
     target = shared.writes[-1]
 
     def act(snapshot: Snapshot, times: TimeGenerator) -> object:
@@ -333,7 +337,7 @@ def test_real_hudi_reads_a_half_done_rollback_and_we_end_it(shared: Shared, surv
 
 
 @of_logs
-def test_real_hudi_ends_our_half_done_rollback(shared: Shared) -> None:
+def test_real_hudi_completes_our_unfinished_rollback(shared: Shared) -> None:
     """Killed when the commit was pending again: its next write finds our plan and follows it."""
     target = shared.writes[-1]
 
@@ -352,7 +356,9 @@ def test_real_hudi_ends_our_half_done_rollback(shared: Shared) -> None:
 
 @of_logs
 @pytest.mark.parametrize("survive", some([4, 7], 1), ids="killed after {} changes".format)
-def test_real_hudi_reads_a_half_done_restore_and_we_end_it(shared: Shared, survive: int) -> None:
+def test_real_hudi_reads_an_unfinished_restore_and_we_complete_it(
+    shared: Shared, survive: int
+) -> None:
     first = shared.writes[0].requested_at
     create_savepoint_locked(shared.snapshot, first, shared.times(), SystemClock())
 

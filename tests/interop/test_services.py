@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from histories import at, gone
+from histories import at, deletes
 from kinds import Kind
 from real_hudi import RealHudi
 from served import ServedTable, check, same_rows
@@ -38,7 +38,7 @@ Z_ORDERED = {
     "hoodie.layout.optimize.strategy": "z-order",
 }
 
-# Of how many ranges of changes readers are asked.
+# How many ranges of changes the readers read.
 RANGES = sized(1, soak=99)
 Make = Callable[[Kind], ServedTable]
 
@@ -55,7 +55,7 @@ def begun(real_hudi: RealHudi, tmp_path_factory: pytest.TempPathFactory) -> Make
         table.ours("upsert", [*at(20, 0, 1, 2), *at(5, 3), *at(20, 15, 16, 36)])
         table.theirs("upsert", [*at(30, 0, 4, 36), *at(5, 5), *at(30, 17)])
         table.theirs("delete", at(99, 6))
-        table.ours("upsert", [*gone(40, 7), *at(40, 0, 1, 10), *at(1, 2)])
+        table.ours("upsert", [*deletes(40, 7), *at(40, 0, 1, 10), *at(1, 2)])
         check(table, ranges=sized(1, soak=99))
         return table
 
@@ -71,7 +71,9 @@ def make(begun: Make, tmp_path: Path) -> Make:
 def go_on(table: ServedTable, ts: int) -> None:
     """Both write on: updates, late rows, new keys and deletes."""
     table.ours("upsert", [*at(ts, 0, 3, 9), *at(2, 1), *at(ts, ts)])
-    table.theirs("upsert", [*at(ts + 1, 0, 4, 12), *at(2, 10), *at(ts + 1, ts + 1), *gone(99, 36)])
+    table.theirs(
+        "upsert", [*at(ts + 1, 0, 4, 12), *at(2, 10), *at(ts + 1, ts + 1), *deletes(99, 36)]
+    )
     check(table, ranges=sized(1, soak=2))
     assert table.is_indexed == (table.kind.metadata != "listed")
 
@@ -110,8 +112,8 @@ def write_while_pending(table: ServedTable, service: str) -> None:
         table.theirs("upsert", [*at(51, 2, 51), *at(3, 5)])
 
 
-def check_done(table: ServedTable, served: Served, instant: str) -> None:
-    """The plan was executed, and nothing is left of an attempt before."""
+def check_completed(table: ServedTable, served: Served, instant: str) -> None:
+    """The plan was executed, and no file of an earlier attempt remains."""
     assert table.shown_by_them(served.service)[instant] == "COMPLETED"
     assert not table.snapshot.timeline.pending()
     assert table.files_of(instant) == table.files_recorded(instant)
@@ -132,7 +134,7 @@ def test_real_hudi_lists_and_executes_our_plan(make: Make, served: Served, tmp_p
         check(table, ranges=RANGES)
     with same_rows(table, ranges=RANGES):
         table.execute_by_them(served.service, planned)
-    check_done(table, served, planned)
+    check_completed(table, served, planned)
     go_on(table, 60)
 
 
@@ -144,12 +146,12 @@ def test_we_execute_a_plan_of_real_hudi(make: Make, served: Served) -> None:
     check(table, ranges=RANGES)
     if served.dies:
         table.execute_by_them(served.service, planned)
-        table.take_back_the_end(planned)
+        table.undo_completion(planned)
         assert table.files_of(planned)
         check(table, ranges=RANGES)
     with same_rows(table, ranges=RANGES):
         table.execute_by_us(planned)
-    check_done(table, served, planned)
+    check_completed(table, served, planned)
     go_on(table, 60)
     table.clean()
     check(table, ranges=1)
@@ -170,11 +172,11 @@ def test_we_execute_a_log_compaction_of_real_hudi(make: Make) -> None:
     """Its write executes at once what it schedules: that is rolled back first."""
     table = make(LOGS)
     table.theirs("upsert", at(50, 1, 50), JOIN_LOGS_INLINE)
-    (done,) = table.snapshot.timeline.completed_services(Action.LOG_COMPACTION)
-    table.forget_execution(done.requested_at, "logcompaction")
+    (instant,) = table.snapshot.timeline.completed_services(Action.LOG_COMPACTION)
+    table.forget_execution(instant.requested_at, "logcompaction")
     check(table, ranges=RANGES)
     with same_rows(table, ranges=RANGES):
-        table.execute_by_us(done.requested_at)
+        table.execute_by_us(instant.requested_at)
     assert not table.snapshot.timeline.pending()
     go_on(table, 60)
     with same_rows(table, ranges=RANGES):
@@ -281,21 +283,21 @@ def make_uneven(real_hudi: RealHudi, path: Path, kind: Kind) -> ServedTable:
 
 
 @few_limited(0)
-def test_our_next_plan_has_what_a_plan_of_real_hudi_left(
+def test_our_next_plan_includes_the_missing_partitions_of_a_plan_of_real_hudi(
     real_hudi: RealHudi, tmp_path: Path, limited: Limited
 ) -> None:
     served = limited.served
     table = make_uneven(real_hudi, tmp_path / "served", served.kind)
     planned = table.plan_by_them(served.service, {**served.options, **limited.limit})
     first = table.plan_at(planned, served.service)
-    (done,) = first.partitions
-    left = sorted({*DAYS[:3]} - {done})
-    assert sorted(first.missing_partitions or ()) == left
+    (partition,) = first.partitions
+    remaining = sorted({*DAYS[:3]} - {partition})
+    assert sorted(first.missing_partitions or ()) == remaining
     table.execute_by_them(served.service, planned)
     table.ours("upsert", at(40, 36))
     table.ours("upsert", at(41, 36))
     assert table.written.services(served.options).preview(served.service).partitions == (
-        *left,
+        *remaining,
         DAYS[3],
     )
     table.rewrite_plan(planned, served.service, replace(first, missing_partitions=()))
@@ -303,21 +305,21 @@ def test_our_next_plan_has_what_a_plan_of_real_hudi_left(
 
 
 @few_limited(1)
-def test_the_next_plan_of_real_hudi_has_what_a_plan_of_ours_left(
+def test_the_next_plan_of_real_hudi_includes_the_missing_partitions_of_our_plan(
     real_hudi: RealHudi, tmp_path: Path, limited: Limited
 ) -> None:
     served = limited.served
     table = make_uneven(real_hudi, tmp_path / "served", served.kind)
     planned = table.plan_by_us(served.service, {**served.options, **limited.limit})
     first = table.plan_at(planned, served.service)
-    (done,) = first.partitions
-    left = sorted({*DAYS[:3]} - {done})
-    assert sorted(first.missing_partitions or ()) == left
+    (partition,) = first.partitions
+    remaining = sorted({*DAYS[:3]} - {partition})
+    assert sorted(first.missing_partitions or ()) == remaining
     table.execute_by_us(planned)
     table.ours("upsert", at(40, 36))
     table.ours("upsert", at(41, 36))
     other = table.copied(tmp_path / "other")
     other.rewrite_plan(planned, served.service, replace(first, missing_partitions=()))
-    for each, partitions in ((table, [*left, DAYS[3]]), (other, [DAYS[3]])):
-        plan = each.plan_at(each.plan_by_them(served.service, served.options), served.service)
+    for target, partitions in ((table, [*remaining, DAYS[3]]), (other, [DAYS[3]])):
+        plan = target.plan_at(target.plan_by_them(served.service, served.options), served.service)
         assert sorted(plan.partitions) == partitions

@@ -1,4 +1,4 @@
-"""Real Hudi and we write to one table at the same time, kept apart by one lock file."""
+"""Real Hudi and we write to one table at the same time, under one lock file."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ class Shared:
         """What both read, which is the same."""
         read = self.hudi.read(self.path, {"hoodie.metadata.enable": "false"})
         theirs = [{name: row[name] for name in SCHEMA.names} for row in read]
-        found = self.ours.rows()
-        assert sorted(theirs, key=str) == found
-        return found
+        rows = self.ours.rows()
+        assert sorted(theirs, key=str) == rows
+        return rows
 
     def completed(self) -> list[Instant]:
         """All writes, also those that real Hudi has archived."""
@@ -114,8 +114,8 @@ def of(*places: int) -> pytest.MarkDecorator:
 
 
 def expected(**versions: int) -> list[Row]:
-    found = [row for partition, ts in versions.items() for row in rows_of(partition, ts)]
-    return sorted(found, key=str)
+    rows = [row for partition, ts in versions.items() for row in rows_of(partition, ts)]
+    return sorted(rows, key=str)
 
 
 @of(1)
@@ -144,8 +144,8 @@ def test_both_write_at_the_same_time(shared: Shared) -> None:
     while wait(writing, timeout=PAUSE_S).not_done:
         ours += 1
         shared.ours.upsert(rows_of("ours", ours), RETRIES)
-    for each in writing:
-        each.result()
+    for write in writing:
+        write.result()
     completed = shared.completed()
     assert len(completed) == 1 + rounds + ours
     times = [time for i in completed for time in (i.requested_at, i.completed_at)]

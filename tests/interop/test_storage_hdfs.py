@@ -1,4 +1,4 @@
-"""A real HDFS keeps what a storage promises; what it is asked of is one NameNode's step."""
+"""A real HDFS keeps the contract of a storage, each promise by one step of the NameNode."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def test_of_processes_that_create_one_name_exactly_one_wins(storage: HdfsStorage
         assert answers(processes) == ["ready"] * creators
         for name in range(names):
             for process in processes:
-                tell(process, str(name))
-            said = answers(processes)
-            assert sorted(said) == ["lost"] * (creators - 1) + ["won"]
-            assert storage.read(f"race/{name}") == str(said.index("won")).encode()
+                send_line(process, str(name))
+            results = answers(processes)
+            assert sorted(results) == ["lost"] * (creators - 1) + ["won"]
+            assert storage.read(f"race/{name}") == str(results.index("won")).encode()
     assert storage.list_temporary() == []
 
 
-def tell(process: subprocess.Popen[str], line: str) -> None:
+def send_line(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdin is not None
     process.stdin.write(f"{line}\n")
     process.stdin.flush()
@@ -125,15 +125,15 @@ def test_a_killed_writer_leaves_nothing_but_a_temporary_file(storage: HdfsStorag
         process.kill()
     assert not storage.exists("p/file")
     assert list(storage.list_tree("")) == []
-    (left,) = storage.list_temporary()
-    assert left.path.startswith("p/.")
+    (temporary,) = storage.list_temporary()
+    assert temporary.path.startswith("p/.")
     storage.create("p/file", b"another's")
-    storage.delete_many([left.path])
+    storage.delete_many([temporary.path])
     assert storage.list_temporary() == []
     assert storage.read("p/file") == b"another's"
 
 
-def test_an_output_that_fails_takes_its_temporary_file_along(storage: HdfsStorage) -> None:
+def test_a_failed_output_deletes_its_temporary_file(storage: HdfsStorage) -> None:
     def fail() -> None:
         with storage.open_output("p/file") as output:
             output.write(bytes(3_000_000))
@@ -201,11 +201,11 @@ def test_new_files_are_as_hadoops_settings_say(hdfs: HdfsServer, storage: HdfsSt
 
 
 def new_lock(storage: HdfsStorage, **settings: object) -> Lock:
-    told = LockSettings(**{"wait_ms": 600_000, "retry_ms": 5, **settings})  # type: ignore[arg-type]
-    return lock_for(storage, told, SystemClock(), several_writers=True)
+    lock_settings = LockSettings(**{"wait_ms": 600_000, "retry_ms": 5, **settings})  # type: ignore[arg-type]
+    return lock_for(storage, lock_settings, SystemClock(), several_writers=True)
 
 
-def test_writers_of_a_table_are_kept_apart_by_a_lock_file(storage: HdfsStorage) -> None:
+def test_a_lock_file_excludes_other_writers_of_a_table(storage: HdfsStorage) -> None:
     lock = new_lock(storage)
     assert isinstance(lock, FileLock)
     with acquired(lock):

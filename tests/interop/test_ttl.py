@@ -36,11 +36,11 @@ def theirs(hudi: RealHudi, path: Path, rows: list[Row], more: dict[str, str] | N
 
 
 def keys(rows: list[Row]) -> list[tuple[str, int]]:
-    return sorted((each["id"], each["ts"]) for each in rows)
+    return sorted((record["id"], record["ts"]) for record in rows)
 
 
 @pytest.mark.parametrize("table_type", some(TYPES, 1))
-def test_old_partitions_leave_a_table_that_both_write_to(
+def test_ttl_deletes_old_partitions_of_a_table_that_both_write_to(
     table_type: str, real_hudi: RealHudi, tmp_path: Path
 ) -> None:
     path = tmp_path / "t"
@@ -53,19 +53,19 @@ def test_old_partitions_leave_a_table_that_both_write_to(
     ttl.enable()
     assert ttl.update_partitions() == 3
 
-    # They renew no line, and put properties of their own beside ours.
+    # Real Hudi renews no line, and keeps our properties when it adds its own.
     theirs(real_hudi, path, [row("k2", 2, day="p2")])
     assert load_properties(storage)["hoodie.ttl.enabled"] == "true"
     assert [policy.spec for policy in ttl.config.policies] == ["p*"]
-    before = {each.partition: each.expired for each in ttl.explain()}
+    before = {status.partition: status.expired for status in ttl.explain()}
     assert before == {"p1": True, "p2": False, "p3": True}
 
     table = WrittenTable(storage, SystemClock(), NO_SERVICES)
-    done = table.services().run("ttl")
-    assert isinstance(done, Commit)
-    assert done.partitions == ("p1", "p3")
+    commit = table.services().run("ttl")
+    assert isinstance(commit, Commit)
+    assert commit.partitions == ("p1", "p3")
     assert keys(real_hudi.read(path)) == keys(table.rows()) == [("k2", 2)]
-    earlier = str(int(done.instant) - 1)
+    earlier = str(int(commit.instant) - 1)
     then = real_hudi.read(path, {"as.of.instant": earlier})
     assert keys(then) == [("k1", 1), ("k2", 2), ("k3", 1)]
 
@@ -82,7 +82,7 @@ def test_old_partitions_leave_a_table_that_both_write_to(
 
 
 @pytest.mark.parametrize("table_type", some(TYPES, 0))
-def test_old_rows_leave_a_table_that_both_write_to(
+def test_ttl_deletes_old_rows_of_a_table_that_both_write_to(
     table_type: str, real_hudi: RealHudi, tmp_path: Path
 ) -> None:
     path = tmp_path / "t"
@@ -95,9 +95,9 @@ def test_old_rows_leave_a_table_that_both_write_to(
     ttl.save({"spec": "*", "units": "DAYS", "value": 10, "level": "RECORD"})
     ttl.enable()
     table = WrittenTable(storage, SystemClock(), NO_SERVICES)
-    done = table.services().run("ttl")
-    assert isinstance(done, Commit)
-    assert (done.operation, done.deleted) == ("DELETE", 5)
+    commit = table.services().run("ttl")
+    assert isinstance(commit, Commit)
+    assert (commit.operation, commit.deleted) == ("DELETE", 5)
     assert keys(real_hudi.read(path)) == keys(table.rows()) == [("k2", 2), ("k9", 1)]
     theirs(real_hudi, path, [row("k0", 3, day="p0")])
     expected = [("k0", 3), ("k2", 2), ("k9", 1)]

@@ -60,8 +60,8 @@ def test_two_rows_are_one_to_real_hudi_and_we_refuse_one_of_them(
     real_hudi: RealHudi, tmp_path: Path, key: str, partition: str, rows: list[Row]
 ) -> None:
     real_hudi.write(tmp_path / "theirs", rows, DDL, options(key, partition))
-    [left] = real_hudi.read(tmp_path / "theirs")
-    assert left["ts"] == 2
+    [stored] = real_hudi.read(tmp_path / "theirs")
+    assert stored["ts"] == 2
     schema = pa.schema([*((name, pa.string()) for name in COLUMNS), ("ts", pa.int64())])
     table = ours(tmp_path / "ours", schema)
     table.create(key=tuple(key.split(",")), partition_by=(partition,))
@@ -124,8 +124,8 @@ def test_real_hudi_refuses_microseconds_in_a_table_of_milliseconds(
     table.write("UPSERT", numbered([first.replace(microsecond=5000)]), schema=micros)
     with pytest.raises(InvalidError, match="would change"):
         table.write("UPSERT", numbered([first.replace(microsecond=5001)]), schema=micros)
-    found = real_hudi.read(tmp_path, columns=["id", "unix_micros(x) % 1000000 AS micros"])
-    times = {each["id"]: each["micros"] for each in found}
+    rows = real_hudi.read(tmp_path, columns=["id", "unix_micros(x) % 1000000 AS micros"])
+    times = {record["id"]: record["micros"] for record in rows}
     assert times == {"0": 0, "1": 5000}
 
 
@@ -134,9 +134,9 @@ def test_real_hudi_rounds_longs_in_a_column_of_doubles_and_loses_a_row(
 ) -> None:
     longs = [2**53, 2**53 + 1]
     table = typed(tmp_path, pa.float64(), 1.0, "x")
-    given = pa.schema([f.with_type(pa.int64()) if f.name == "x" else f for f in table.schema])
+    long_schema = pa.schema([f.with_type(pa.int64()) if f.name == "x" else f for f in table.schema])
     with pytest.raises(InvalidError, match="would change"):
-        table.write("UPSERT", numbered(longs), schema=given)
+        table.write("UPSERT", numbered(longs), schema=long_schema)
     ddl = "id STRING, day STRING, ts BIGINT, x BIGINT"
     real_hudi.write(tmp_path, numbered(longs), ddl, options("x", "day"))
-    assert sorted(each["x"] for each in real_hudi.read(tmp_path)) == [1.0, float(2**53)]
+    assert sorted(record["x"] for record in real_hudi.read(tmp_path)) == [1.0, float(2**53)]

@@ -12,9 +12,9 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
-from histories import EXACT, SharedTable, at, gone, types_written
+from histories import EXACT, SharedTable, at, deletes, types_written
 from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
-from kinds import CROSSED, FEATURES, FEW, Kind, choices, crossed, matrix, telling
+from kinds import CROSSED, FEATURES, FEW, Kind, choices, crossed, matrix, most_diverse
 from real_hudi import RealHudi, Row
 
 from lakewright.scan.planner import plan_changes, plan_read_optimized, plan_snapshot
@@ -33,7 +33,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Question:
-    """One query, in the words of all who answer."""
+    """One query, in the form that each reader takes."""
 
     name: str
     theirs: dict[str, str]
@@ -41,7 +41,7 @@ class Question:
     hudi_rs: HudiReadOptions
 
 
-Asked = tuple[Question, dict[str, str]]
+Read = tuple[Question, dict[str, str]]
 
 
 def snapshot_query() -> Question:
@@ -49,8 +49,8 @@ def snapshot_query() -> Question:
 
 
 def optimized_query() -> Question:
-    asked = HudiReadOptions().with_hudi_option("hoodie.read.use.read_optimized.mode", "true")
-    return Question("read optimized", {QUERY: "read_optimized"}, plan_read_optimized, asked)
+    options = HudiReadOptions().with_hudi_option("hoodie.read.use.read_optimized.mode", "true")
+    return Question("read optimized", {QUERY: "read_optimized"}, plan_read_optimized, options)
 
 
 def changes_query(since: str, until: str) -> Question:
@@ -59,27 +59,27 @@ def changes_query(since: str, until: str) -> Question:
         "hoodie.datasource.read.begin.instanttime": since,
         "hoodie.datasource.read.end.instanttime": until,
     }
-    asked = HudiReadOptions().with_query_type(HudiQueryType.Incremental)
+    options = HudiReadOptions().with_query_type(HudiQueryType.Incremental)
     return Question(
         f"changes {since} {until}",
         theirs,
         lambda snapshot: plan_changes(snapshot, since=since, until=until).plan,
-        asked.with_start_timestamp(since).with_end_timestamp(until),
+        options.with_start_timestamp(since).with_end_timestamp(until),
     )
 
 
 def queries(table: SharedTable, *, since: str | None) -> list[Question]:
-    """What a table is asked: for its rows, and for ranges of changes after some time.
+    """The queries of a table: its rows, and ranges of changes after some time.
 
     These are all in a soak run, else the first, the last and one between them.
     """
-    found = [snapshot_query(), *([optimized_query()] if table.kind.merge_on_read else [])]
+    questions = [snapshot_query(), *([optimized_query()] if table.kind.merge_on_read else [])]
     if since is not None:
         times = [time for time in table.completion_times if time >= since]
         ranges = list(pairwise(times))
         places = dict.fromkeys((0, len(ranges) // 2, len(ranges) - 1)) if ranges else ()
-        found += [changes_query(*pair) for pair in some(ranges, *places)]
-    return found
+        questions += [changes_query(*pair) for pair in some(ranges, *places)]
+    return questions
 
 
 def our_rows(table: SharedTable, question: Question) -> list[str]:
@@ -102,10 +102,10 @@ def with_decoded_day(table: SharedTable, question: Question, row: Row) -> Row:
     return row
 
 
-def their_reads(table: SharedTable, asked: list[Question], *, both: bool) -> list[Asked]:
-    """How real Hudi is asked: it lists files, or looks into the metadata table, as by default."""
-    listed = [(question, {**LISTED, **question.theirs}) for question in asked]
-    default = [(question, question.theirs) for question in asked[:3]]
+def their_reads(table: SharedTable, questions: list[Question], *, both: bool) -> list[Read]:
+    """How real Hudi reads: it lists files, or looks into the metadata table, as by default."""
+    listed = [(question, {**LISTED, **question.theirs}) for question in questions]
+    default = [(question, question.theirs) for question in questions[:3]]
     if both:
         return listed + default
     return default if table.is_indexed else listed
@@ -113,18 +113,18 @@ def their_reads(table: SharedTable, asked: list[Question], *, both: bool) -> lis
 
 def check(table: SharedTable, *, since: str | None = None) -> None:
     """All readers see the same, and it is what the model says."""
-    asked = queries(table, since=since)
-    ours = {question.name: our_rows(table, question) for question in asked}
+    questions = queries(table, since=since)
+    ours = {question.name: our_rows(table, question) for question in questions}
     assert ours["snapshot"] == table.expected
     both = since is not None or (SOAK and table.is_indexed)
-    reads = their_reads(table, asked, both=both)
+    reads = their_reads(table, questions, both=both)
     answers = table.hudi.read_all(table.path, [options for _, options in reads])
     for (question, _), rows in zip(reads, answers, strict=True):
-        found = sorted(as_json(with_decoded_day(table, question, row)) for row in rows)
-        assert (question.name, found) == (question.name, ours[question.name])
-    for question in asked if table.suits_hudi_rs else []:
-        found = hudi_rs_rows(table, question)
-        assert (question.name, found) == (question.name, ours[question.name])
+        answer = sorted(as_json(with_decoded_day(table, question, row)) for row in rows)
+        assert (question.name, answer) == (question.name, ours[question.name])
+    for question in questions if table.suits_hudi_rs else []:
+        answer = hudi_rs_rows(table, question)
+        assert (question.name, answer) == (question.name, ours[question.name])
 
 
 def look(table: SharedTable) -> None:
@@ -163,7 +163,7 @@ def write_history(table: SharedTable) -> None:
         table.ours("delete", [*at(50, 8), *at(1, 9)], ordered=True)
         # A delete in a log competes with what comes after it.
         table.ours("upsert", [*at(40, 8), *at(12, 6)])
-    table.ours("upsert", [*gone(30, 10), *gone(2, 11), *at(30, 0)])
+    table.ours("upsert", [*deletes(30, 10), *deletes(2, 11), *at(30, 0)])
     check(table)
     table.later = True
     table.ours("upsert", at(40, 0, 1, 2, 21, 22))
@@ -237,7 +237,7 @@ OURS_IN_BETWEEN = [
     ("upsert", [*at(30, 0, 4), *at(1, 5), *at(30, 14, 40)]),
     ("delete", at(99, 6)),
     ("insert", at(10, 15, 16, 17)),
-    ("upsert", [*gone(40, 7), *at(40, 0, 12, 15)]),
+    ("upsert", [*deletes(40, 7), *at(40, 0, 12, 15)]),
     ("insert_overwrite", at(50, 9, 21)),
 ]
 THEIRS_AFTER = [
@@ -245,7 +245,7 @@ THEIRS_AFTER = [
     ("delete", at(99, 8)),
 ]
 # In a soak run any two values of two features meet; else one kind, with logs and a composite key.
-MIRRORED = telling(matrix(), 18, strength=2) if SOAK else FEW[1:2]
+MIRRORED = most_diverse(matrix(), 18, strength=2) if SOAK else FEW[1:2]
 
 
 @pytest.mark.parametrize("kind", MIRRORED, ids=str)
@@ -273,7 +273,7 @@ def test_we_go_on_where_real_hudi_began(kind: Kind, real_hudi: RealHudi, tmp_pat
 MEETINGS: dict[str, tuple[Callable[[], Sequence[Kind]], int]] = {
     "any value occurs in the few": (lambda: FEW, 1),
     "any two features meet in a third of the matrix": (
-        lambda: telling(matrix(), 18, strength=2),
+        lambda: most_diverse(matrix(), 18, strength=2),
         2,
     ),
     "any three features meet in the matrix": (matrix, 3),
@@ -294,8 +294,8 @@ def test_the_matrix_is_full() -> None:
 
 
 def test_histories_have_the_types_of_the_golden_tables(golden: GoldenTables) -> None:
-    found = {str(field.type) for name in NAMES for field in fields_of(golden[name])}
-    assert found <= types_written()
+    types = {str(field.type) for name in NAMES for field in fields_of(golden[name])}
+    assert types <= types_written()
 
 
 def fields_of(table: Path) -> pa.Schema:

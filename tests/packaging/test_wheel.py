@@ -16,17 +16,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_wheel_holds_what_the_package_needs(installed: Installed) -> None:
-    held = set(zipfile.ZipFile(installed.wheel).namelist())
+    contents = set(zipfile.ZipFile(installed.wheel).namelist())
     sources = ROOT / "src"
-    wanted = {
+    expected = {
         path.relative_to(sources).as_posix()
         for path in sources.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and ".egg-info" not in str(path)
     }
-    assert "lakewright/py.typed" in wanted
-    assert wanted <= held
-    assert not {name for name in held if name.startswith(("tests/", "bench/", "docs/"))}
-    licences = {name.rpartition("/")[2] for name in held if ".dist-info/licenses/" in name}
+    assert "lakewright/py.typed" in expected
+    assert expected <= contents
+    assert not {name for name in contents if name.startswith(("tests/", "bench/", "docs/"))}
+    licences = {name.rpartition("/")[2] for name in contents if ".dist-info/licenses/" in name}
     assert licences == {"LICENSE", "NOTICE"}
 
 
@@ -50,15 +50,15 @@ def test_an_extra_brings_what_it_is_for(installed: Installed, extra: str, tmp_pa
         packages.remove(installed.python, packages.packages_in(installed.python) - before)
 
 
-def test_types_are_seen_from_outside(installed: Installed, tmp_path: Path) -> None:
+def test_a_consumer_of_the_wheel_has_its_types(installed: Installed, tmp_path: Path) -> None:
     consumer = Path(__file__).with_name("consumer.py").read_text("utf-8")
     (tmp_path / "consumer.py").write_text(consumer, "utf-8")
-    kept = ("--cache-dir", str(ROOT / ".mypy_cache" / "consumer"), "--config-file", "/dev/null")
+    options = ("--cache-dir", str(ROOT / ".mypy_cache" / "consumer"), "--config-file", "/dev/null")
     where = ("--python-executable", str(installed.python))
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", *kept, *where, "consumer.py"],
+    result = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", *options, *where, "consumer.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr

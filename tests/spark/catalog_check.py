@@ -1,6 +1,6 @@
 """Reads of a table in a metastore: `catalog_check.py URI FOLDER`.
 
-`plain` is Spark without the library, `installed` is with it. Prints what was found, as JSON. A
+`plain` is Spark without the library, `installed` is with it. Prints the answers, as JSON. A
 session keeps its catalog for as long as its process lives, so this is one.
 """
 

@@ -60,8 +60,8 @@ def main(source: str, tables: str) -> None:
         running = [
             threads.submit(ingest, spark, Path(source), Path(tables) / mode, mode) for mode in MODES
         ]
-        for each in running:
-            each.result()
+        for ingestion in running:
+            ingestion.result()
 
 
 if __name__ == "__main__":

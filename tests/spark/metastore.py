@@ -26,7 +26,7 @@ def metastore(folder: Path) -> Iterator[str]:
     port = free_port()
     place = folder / "metastore"
     place.mkdir()
-    told = {
+    properties = {
         "javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={place}/db;create=true",
         "datanucleus.schema.autoCreateAll": "true",
         "hive.metastore.schema.verification": "false",
@@ -35,7 +35,7 @@ def metastore(folder: Path) -> Iterator[str]:
     }
     lines = [
         f"<property><name>{key}</name><value>{value}</value></property>"
-        for key, value in told.items()
+        for key, value in properties.items()
     ]
     (place / "hive-site.xml").write_text(_SETTINGS.format(properties="\n".join(lines)))
     jars = Path(pyspark.__file__).parent / "jars"

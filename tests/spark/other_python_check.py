@@ -31,7 +31,7 @@ def made(spark: SparkSession, path: Path, table_type: str) -> lw.Table:
     return table
 
 
-def said(ask: Callable[[], object]) -> str:
+def message_of(ask: Callable[[], object]) -> str:
     try:
         return f"answered: {ask()}"
     except lw.LakewrightError as error:
@@ -53,29 +53,31 @@ def answers(spark: SparkSession, folder: Path) -> dict[str, str]:
         "lakewright.source.files.format": "json",
         "lakewright.source.files.settle.ms": "0",
     }
-    found = {
-        "install": said(lambda: lw.install(spark)),
-        "read": said(merged.read),
-        "changes": said(lambda: merged.changes(since=None).dataframe),
-        "change data": said(lambda: merged.changes(since=None, format="cdc").dataframe),
-        "write": said(lambda: plain.upsert(rows)),
-        "ingest": said(lambda: lw.ingest(spark, "files", str(folder / "cow"), options=source)),
-        "native": said(lambda: plain.read().count()),
+    messages = {
+        "install": message_of(lambda: lw.install(spark)),
+        "read": message_of(merged.read),
+        "changes": message_of(lambda: merged.changes(since=None).dataframe),
+        "change data": message_of(lambda: merged.changes(since=None, format="cdc").dataframe),
+        "write": message_of(lambda: plain.upsert(rows)),
+        "ingest": message_of(
+            lambda: lw.ingest(spark, "files", str(folder / "cow"), options=source)
+        ),
+        "native": message_of(lambda: plain.read().count()),
     }
     assert files_below(folder) == before
-    found["service"] = said(lambda: merged.run("compaction", EAGER))
-    # Its plan stays for those who can execute it: the next Python is to find another.
+    messages["service"] = message_of(lambda: merged.run("compaction", EAGER))
+    # Its plan stays pending for an executor: the next Python is to schedule another.
     for instant in merged.timeline():
         if instant.action == "compaction":
             merged.rollback(instant)
-    return found
+    return messages
 
 
 def commanded(folder: Path) -> str:
     """What the command line says of a compaction, and ends with."""
     options = [f"--option={key}={value}" for key, value in EAGER.items()]
-    done = CliRunner().invoke(app, ["compact", str(folder / "mor"), *options])
-    return f"{done.exit_code}: {done.stderr}"
+    result = CliRunner().invoke(app, ["compact", str(folder / "mor"), *options])
+    return f"{result.exit_code}: {result.stderr}"
 
 
 def main(text: str, *pythons: str) -> None:
@@ -88,14 +90,14 @@ def main(text: str, *pythons: str) -> None:
     made(spark, folder / "cow", "COPY_ON_WRITE")
     (folder / "files").mkdir()
     (folder / "files" / "a.json").write_text('{"id": "d", "ts": 1}\n')
-    found = {}
-    for name, python in (each.split("=", 1) for each in pythons):
+    messages_by_python = {}
+    for name, python in (argument.split("=", 1) for argument in pythons):
         spark.sparkContext.pythonExec = python
-        found[name] = answers(spark.newSession(), folder)
+        messages_by_python[name] = answers(spark.newSession(), folder)
     # The command line takes the session that there is, with the last of them, and stops it.
     SparkSession._instantiatedSession = spark.newSession()
-    found[name]["command"] = commanded(folder)
-    print(json.dumps(found))
+    messages_by_python[name]["command"] = commanded(folder)
+    print(json.dumps(messages_by_python))
 
 
 if __name__ == "__main__":

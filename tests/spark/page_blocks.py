@@ -27,17 +27,17 @@ def blocks_of(page: Path) -> list[Block]:
     """The blocks of a page in order, without those that say why they are not run."""
     text = page.read_text("utf-8")
     return [
-        Block(found[2], found[3], text.count("\n", 0, found.start(3)) + 1)
-        for found in _BLOCK.finditer(text)
-        if not found[1]
+        Block(match[2], match[3], text.count("\n", 0, match.start(3)) + 1)
+        for match in _BLOCK.finditer(text)
+        if not match[1]
     ]
 
 
 def run_page(page: Path) -> tuple[str, dict[str, object]]:
-    """Run Python blocks in one scope and shell blocks beside them, where this process stands.
+    """Run Python blocks in one scope, and shell blocks in the working directory of this process.
 
-    A `text` block is what the blocks before it must have printed. Gives what they printed in all,
-    and the scope.
+    A `text` block is what the blocks before it must have printed. Returns all that they
+    printed, and the scope.
     """
     scope: dict[str, object] = {"__name__": "__main__"}
     printed = io.StringIO()
@@ -55,11 +55,11 @@ def run_page(page: Path) -> tuple[str, dict[str, object]]:
 
 def _shell(block: Block, page: Path) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    result = subprocess.run(
         ["sh", "-e", "-c", block.text],
         env={**os.environ, "PATH": path, "COLUMNS": "120"},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, f"{page.name}, line {block.line}: {done.stdout}{done.stderr}"
-    return done.stdout
+    assert result.returncode == 0, f"{page.name}, line {block.line}: {result.stdout}{result.stderr}"
+    return result.stdout

@@ -44,13 +44,13 @@ SECRETS = [value for word in ("Conf", "Option") for value in credentials(word).v
 def shown_in(text: str) -> list[str]:
     """The credentials that a text shows, plainly or packed."""
     texts = [text.encode(), *_unpacked(text)]
-    return [secret for secret in SECRETS if any(secret.encode() in each for each in texts)]
+    return [secret for secret in SECRETS if any(secret.encode() in content for content in texts)]
 
 
 def _unpacked(text: str) -> Iterator[bytes]:
-    for found in re.finditer(r"[A-Za-z0-9+/]{24,}={0,2}", text):
+    for match in re.finditer(r"[A-Za-z0-9+/]{24,}={0,2}", text):
         with contextlib.suppress(ValueError):
-            data = base64.b64decode(found[0])
+            data = base64.b64decode(match[0])
             yield data
             with contextlib.suppress(zlib.error):
                 yield zlib.decompress(data)
@@ -63,7 +63,7 @@ def explained(frame: DataFrame) -> str:
     return text.getvalue()
 
 
-def asked(url: str) -> str:
+def fetch_page(url: str) -> str:
     with urllib.request.urlopen(url, timeout=600) as answer:
         return str(answer.read().decode())
 
@@ -100,7 +100,7 @@ def of_streams(spark: SparkSession, folder: Path) -> Iterator[tuple[str, str]]:
 def streamed(spark: SparkSession, folder: Path) -> str:
     """What a query reports of its progress.
 
-    Spark gives a Python ten seconds to start, which on a busy machine is not always enough.
+    A Python worker has ten seconds to start, which on a busy machine is not always enough.
     """
     stream = spark.readStream.format("hudi").load(ADDRESS)
     writer = stream.writeStream.format("parquet").trigger(availableNow=True)
@@ -145,12 +145,12 @@ def of_catalog(spark: SparkSession, folder: Path) -> Iterator[tuple[str, str]]:
 
 def of_page(spark: SparkSession) -> Iterator[tuple[str, str]]:
     url, application = spark.sparkContext.uiWebUrl, spark.sparkContext.applicationId
-    listed = asked(f"{url}/api/v1/applications/{application}/sql?length=1000&details=true")
+    listed = fetch_page(f"{url}/api/v1/applications/{application}/sql?length=1000&details=true")
     yield "page: queries", listed
     for query in json.loads(listed):
-        yield "page: query", asked(f"{url}/SQL/execution/?id={query['id']}")
-    yield "page: environment", asked(f"{url}/api/v1/applications/{application}/environment")
-    yield "page: streams", asked(f"{url}/StreamingQuery/")
+        yield "page: query", fetch_page(f"{url}/SQL/execution/?id={query['id']}")
+    yield "page: environment", fetch_page(f"{url}/api/v1/applications/{application}/environment")
+    yield "page: streams", fetch_page(f"{url}/StreamingQuery/")
 
 
 def main(endpoint: str, text: str) -> None:
@@ -195,7 +195,7 @@ def main(endpoint: str, text: str) -> None:
     events = [file for file in (folder / "events").rglob("*") if file.is_file()]
     assert any("SparkListenerSQLExecutionStart" in file.read_text() for file in events)
     texts += [(f"event log {file.name}", file.read_text()) for file in events]
-    shown = {place: found for place, text in texts if (found := shown_in(text))}
+    shown = {place: secrets for place, text in texts if (secrets := shown_in(text))}
     print(json.dumps({"texts": len(texts), "shown": shown}))
 
 

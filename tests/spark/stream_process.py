@@ -40,10 +40,10 @@ def start(
     return start_query(writer, str(folder / operation))
 
 
-def main(*told: str) -> None:
+def main(*arguments: str) -> None:
     spark = quick_session()
     lw.install(spark)
-    targets = zip(told[::2], told[1::2], strict=True)
+    targets = zip(arguments[::2], arguments[1::2], strict=True)
     queries = [start(spark, Path(folder), operation) for folder, operation in targets]
     print("READY", flush=True)
     for query in queries:

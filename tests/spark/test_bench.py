@@ -21,8 +21,8 @@ def test_a_small_race_measures_checks_and_reports(tmp_path: Path) -> None:
 
     assert outcome.failures == ()
     assert [check for check in outcome.checks if not check.agrees] == []
-    raced = {each.name for each in WORKLOADS if each.partitions <= 100}
-    planned = {each.name for each in WORKLOADS if each.partitions}
+    raced = {workload.name for workload in WORKLOADS if workload.partitions <= 100}
+    planned = {workload.name for workload in WORKLOADS if workload.partitions}
     assert {check.workload for check in outcome.checks} == raced - planned
     result = json.loads(page.with_suffix(".json").read_text("utf-8"))
     assert set(result["medians"]) == raced

@@ -48,8 +48,8 @@ def test_what_writes_did(spark: SparkSession, table: lw.Table) -> None:
     )
     assert (first.total_files_added, first.total_partitions_written) == (2, 2)
     assert call(spark, table, "show_commits", "limit => 1") == [second]
-    wanted = "filter => 'total_partitions_written = 2 AND action LIKE \"delta%\"', limit => 1"
-    assert call(spark, table, "show_commits", wanted) == [first]
+    arguments = "filter => 'total_partitions_written = 2 AND action LIKE \"delta%\"', limit => 1"
+    assert call(spark, table, "show_commits", arguments) == [first]
     at = f"instant_time => '{first.commit_time}'"
     files = call(spark, table, "show_commit_files", at)
     assert {row.partition_path for row in files} == {"d1", "d2"}
@@ -94,10 +94,10 @@ def test_a_write_with_an_empty_file_is_rolled_back_by_force(
     table.upsert(spark.createDataFrame([("c", "d1", 2)], ROWS), QUIET)
     last = table.snapshot().timeline.completed_writes[-1]
     table.storage.replace(f".hoodie/timeline/{last.file_name}", b"")
-    told = f"instant_time => '{last.requested_at}'"
+    instant = f"instant_time => '{last.requested_at}'"
     with pytest.raises(CorruptError, match="force"):
-        call(spark, table, "rollback_to_instant", told)
-    assert call(spark, table, "rollback_to_instant", f"{told}, force => true")[0].rollback_result
+        call(spark, table, "rollback_to_instant", instant)
+    assert call(spark, table, "rollback_to_instant", f"{instant}, force => true")[0].rollback_result
     assert {(row.id, row.ts) for row in table.read().collect()} == before
 
 
@@ -111,13 +111,13 @@ def test_plans_and_cleans(spark: SparkSession, table: lw.Table) -> None:
     assert plan.age_ms >= 0
     assert plan.heartbeat_age_ms is None
     assert call(spark, table, "show_missing_partitions") == []
-    gone = f"pending_instant => '{planned.requested_at}', delete_request_instant_file => true"
-    assert call(spark, table, "run_rollback_inflight_tableservice", gone)[0][0] == plan.instant
+    arguments = f"pending_instant => '{planned.requested_at}', delete_request_instant_file => true"
+    assert call(spark, table, "run_rollback_inflight_tableservice", arguments)[0][0] == plan.instant
     assert call(spark, table, "show_table_service_plans") == []
-    (done,) = call(
+    (compaction,) = call(
         spark, table, "run_compaction", "options => 'hoodie.compact.inline.max.delta.commits=1'"
     )
-    assert done.state == "COMPLETED"
+    assert compaction.state == "COMPLETED"
     table.upsert(spark.createDataFrame([("a", "d1", 3)], ROWS), QUIET)
     (cleaned,) = call(spark, table, "run_clean", "retain_commits => 1, trigger_max_commits => 1")
     (shown,) = call(spark, table, "show_cleans")
@@ -174,14 +174,14 @@ def test_wrong_calls_are_reported_and_change_nothing(spark: SparkSession, table:
 def test_help(spark: SparkSession) -> None:
     names = {row.procedure for row in spark.sql("-- what is there?\nCALL help()").collect()}
     assert names == {*PROCEDURES, "help"}
-    told = spark.sql("CALL help(cmd => 'show_commit_files')").collect()
-    assert [row.name for row in told if row.kind == "parameter"][:3] == [
+    rows = spark.sql("CALL help(cmd => 'show_commit_files')").collect()
+    assert [row.name for row in rows if row.kind == "parameter"][:3] == [
         "table",
         "limit",
         "instant_time",
     ]
-    assert next(row.name for row in told if row.kind == "column") == "action"
-    assert told[-1].name == "CALL show_commit_files(table => 'db.trips', instant_time => '...')"
+    assert next(row.name for row in rows if row.kind == "column") == "action"
+    assert rows[-1].name == "CALL show_commit_files(table => 'db.trips', instant_time => '...')"
 
 
 def test_history_of_a_table_by_real_hudi(spark: SparkSession, golden: GoldenTables) -> None:

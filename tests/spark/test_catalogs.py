@@ -38,14 +38,14 @@ def table(spark: SparkSession, tmp_path: Path) -> lw.Table:
     return table
 
 
-def seen(uri: str, folder: Path) -> dict[str, list[Any]]:
+def read_by_sessions(uri: str, folder: Path) -> dict[str, list[Any]]:
     """What sessions without and with the library find in a metastore."""
-    told = [sys.executable, str(HERE / "catalog_check.py"), uri, str(folder / "warehouse")]
+    command = [sys.executable, str(HERE / "catalog_check.py"), uri, str(folder / "warehouse")]
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
-    done = subprocess.run(told, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, list[Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    answers: dict[str, list[Any]] = json.loads(result.stdout.splitlines()[-1])
+    return answers
 
 
 def test_a_metastore_is_synced_and_read(
@@ -59,21 +59,21 @@ def test_a_metastore_is_synced_and_read(
             "hoodie.datasource.hive_sync.metastore.uris": f"thrift://127.0.0.1:1,{uri}",
             "hoodie.datasource.hive_sync.database": "lake",
         }
-        done = table.sync(options)
-        assert not isinstance(done, Skip)
-        assert [(each.table, each.created, each.added) for each in done] == [
+        syncs = table.sync(options)
+        assert not isinstance(syncs, Skip)
+        assert [(sync.table, sync.created, sync.added) for sync in syncs] == [
             ("lake.trips_ro", True, 3),
             ("lake.trips_rt", True, 3),
             ("lake.trips", True, 3),
         ]
         again = table.sync(options)
         assert not isinstance(again, Skip)
-        assert not any(each.changed for each in again)
+        assert not any(sync.changed for sync in again)
         with hive_catalog([uri]) as catalog:
-            found = catalog.load(trips)
-            assert found is not None
-            assert found.properties["lakewright.snapshot.completion"]
-            assert found.properties["spark.sql.sources.provider"] == "hudi"
+            registered = catalog.load(trips)
+            assert registered is not None
+            assert registered.properties["lakewright.snapshot.completion"]
+            assert registered.properties["spark.sql.sources.provider"] == "hudi"
             there = catalog.partitions(trips)
             assert there[("2026-01-01",)].endswith("/trips/2026-01-01")
         # What a write brings, and takes out, with a column more.
@@ -100,26 +100,26 @@ def test_a_metastore_is_synced_and_read(
             catalog.move(trips, changed, [(("2026-01-04",), f"{table.path}/moved")])
         moved = table.sync({**options, "hoodie.meta.sync.incremental": "false"})
         assert not isinstance(moved, Skip)
-        assert [each.moved for each in moved] == [0, 0, 1]
+        assert [sync.moved for sync in moved] == [0, 0, 1]
 
-        found_by = seen(uri, tmp_path)
-    plain = found_by["plain"]
+        answers_by_session = read_by_sessions(uri, tmp_path)
+    plain = answers_by_session["plain"]
     assert all("DATA_SOURCE_NOT_FOUND" in str(answer) for answer in plain), plain
     expected = sorted([row.id, row.day, row.ts] for row in table.read().collect())
     fast = sorted([row.id, row.day, row.ts] for row in table.read_optimized().collect())
-    whole, optimized, part, note = found_by["installed"]
+    whole, optimized, part, note = answers_by_session["installed"]
     assert sorted(whole) == expected
     assert sorted(optimized) == fast != expected
-    assert part == [each for each in expected if each[1] == "2026-01-02"]
+    assert part == [row for row in expected if row[1] == "2026-01-02"]
     assert sorted(note, key=str) == [["hi"], [None]]
 
 
 def test_a_created_table_without_writes_is_registered(spark: SparkSession, tmp_path: Path) -> None:
     table = lw.create(str(tmp_path / "new"), spark, name="new", record_key="id", schema=ROWS)
     try:
-        done = table.sync({"hoodie.datasource.hive_sync.database": "lake_of_created"})
-        assert not isinstance(done, Skip)
-        assert [each.created for each in done] == [True]
+        syncs = table.sync({"hoodie.datasource.hive_sync.database": "lake_of_created"})
+        assert not isinstance(syncs, Skip)
+        assert [sync.created for sync in syncs] == [True]
         assert spark.table("lake_of_created.new").count() == 0
     finally:
         spark.sql("DROP DATABASE IF EXISTS lake_of_created CASCADE")
@@ -128,15 +128,15 @@ def test_a_created_table_without_writes_is_registered(spark: SparkSession, tmp_p
 def test_the_catalog_of_the_session(spark: SparkSession, table: lw.Table) -> None:
     options = {"hoodie.datasource.hive_sync.database": "lake_of_session"}
     try:
-        done = table.sync(options)
-        assert not isinstance(done, Skip)
-        assert [each.created for each in done] == [True] * 3
-        assert not any(each.changed for each in table.sync(options))  # type: ignore[union-attr]
+        syncs = table.sync(options)
+        assert not isinstance(syncs, Skip)
+        assert [sync.created for sync in syncs] == [True] * 3
+        assert not any(sync.changed for sync in table.sync(options))  # type: ignore[union-attr]
         assert spark.table("lake_of_session.trips").count() == 4
         new = spark.createDataFrame([("e", "2026-01-04", NOW, "hi")], f"{ROWS}, note STRING")
         table.upsert(new, {**QUIET, **options, "hoodie.datasource.meta.sync.enable": "true"})
-        found = spark.table("lake_of_session.trips")
-        assert found.where("note = 'hi'").count() == 1
+        rows = spark.table("lake_of_session.trips")
+        assert rows.where("note = 'hi'").count() == 1
         (row,) = spark.sql("SHOW TABLE EXTENDED IN lake_of_session LIKE 'trips'").collect()
         assert "last_commit_completion_time_sync" in row.information
         assert "lakewright.snapshot.completion" in row.information

@@ -32,14 +32,14 @@ COLUMNS = ["op", "ts_ms", "before", "after"]
 SCHEMA = "id STRING, day STRING, ts BIGINT, note STRING"
 
 
-def found(rows: Iterable[Row]) -> list[Change]:
-    return [parse_change(each["op"], each["before"], each["after"]) for each in rows]
+def parse_rows(rows: Iterable[Row]) -> list[Change]:
+    return [parse_change(row["op"], row["before"], row["after"]) for row in rows]
 
 
 def in_order(frame: DataFrame) -> list[Change]:
     """Changes by the requests of their writes, of each the deletes first."""
     rows = frame.orderBy("ts_ms", F.col("op") != "d").collect()
-    return found(rows)
+    return parse_rows(rows)
 
 
 def texts(changes: Iterable[Change]) -> list[str]:
@@ -51,14 +51,14 @@ def texts(changes: Iterable[Change]) -> list[str]:
 @pytest.mark.parametrize(
     "name", some(["cow_basic", "cow_cdc", "mor_compacted", "mor_out_of_order"], 1, 3)
 )
-def test_spark_gives_what_a_plain_loop_gives(
+def test_spark_returns_what_a_plain_loop_returns(
     name: str, golden: GoldenTables, spark: SparkSession
 ) -> None:
     changes = lw.open(str(golden[name]), spark=spark).changes(format="cdc")
     assert changes.dataframe.columns == COLUMNS
     assert {str(kind) for _, kind in changes.dataframe.dtypes} == {"string"}
     expected = read_changes(storage_for(golden[name]))
-    assert texts(found(changes.dataframe.collect())) == texts(expected)
+    assert texts(parse_rows(changes.dataframe.collect())) == texts(expected)
 
 
 def test_ranges_by_the_call_by_options_and_by_sql(
@@ -75,20 +75,20 @@ def test_ranges_by_the_call_by_options_and_by_sql(
     options = {**CDC, BEGIN: since or ""}
     loaded = spark.read.format("hudi").options(**options).load(path)
     listed = ", ".join(f"`{key}` '{value}'" for key, value in {**options, "path": path}.items())
-    spark.sql(f"CREATE OR REPLACE TEMP VIEW told USING hudi OPTIONS ({listed})")
-    viewed = spark.sql("SELECT * FROM told WHERE op <> 'x'")
-    wanted = [(op, b and b["id"], a and a["id"]) for op, b, a in expected]
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW viewed USING hudi OPTIONS ({listed})")
+    viewed = spark.sql("SELECT * FROM viewed WHERE op <> 'x'")
+    expected_keys = [(op, b and b["id"], a and a["id"]) for op, b, a in expected]
     for frame in (called.dataframe, loaded, viewed):
         assert frame.columns == COLUMNS
-        told = [(op, b and b["id"], a and a["id"]) for op, b, a in found(frame.collect())]
-        assert sorted(map(str, told)) == sorted(map(str, wanted))
+        keys = [(op, b and b["id"], a and a["id"]) for op, b, a in parse_rows(frame.collect())]
+        assert sorted(map(str, keys)) == sorted(map(str, expected_keys))
     assert loaded.select("op").distinct().count() == 3
 
 
 def test_columns_and_nothing_new(golden: GoldenTables, spark: SparkSession) -> None:
     table = lw.open(str(golden["mor_compacted"]), spark=spark)
     changes = table.changes(format="cdc", columns=["id", "ts"])
-    images = [row for _, *both in found(changes.dataframe.collect()) for row in both if row]
+    images = [row for _, *both in parse_rows(changes.dataframe.collect()) for row in both if row]
     assert {tuple(row) for row in images} == {("id", "ts")}
     after = table.changes(since=changes.checkpoint, format="cdc")
     assert (after.dataframe.columns, after.dataframe.count()) == (COLUMNS, 0)

@@ -53,14 +53,14 @@ FILTERS = [
 def test_filters_mean_what_they_mean_to_spark(spark: SparkSession) -> None:
     schema = "id string, n int, x float, day date, at timestamp, ok boolean"
     frame = spark.createDataFrame(ROWS, schema)
-    found = frame.toArrow()
+    arrow_rows = frame.toArrow()
     # One job for all: of each row, which filters it passes; a null passes none.
     passed = frame.select("day", *(F.expr(f"coalesce({text}, false)") for text in FILTERS))
     rows = [tuple(row) for row in passed.collect()]
     for number, text in enumerate(FILTERS, 1):
-        chosen = parse_filter(text, found.schema)
+        chosen = parse_filter(text, arrow_rows.schema)
         assert chosen is not None, text
-        here = sorted(found.filter(chosen.expression).column("day").to_pylist(), key=str)
+        here = sorted(arrow_rows.filter(chosen.expression).column("day").to_pylist(), key=str)
         there = sorted((row[0] for row in rows if row[number]), key=str)
         assert here == there, text
 

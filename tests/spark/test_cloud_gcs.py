@@ -33,13 +33,13 @@ TARGET = {
 
 
 class Subscription(FakeQueue):
-    """The recorded messages; who acknowledges them is not heard the first time."""
+    """The recorded messages; the first acknowledgement fails."""
 
     def __init__(self) -> None:
         super().__init__()
         self.there = {
-            f"ack{n}": Message(f"m{n}", f"ack{n}", json.dumps(each["body"]), each["attributes"])
-            for n, each in enumerate(RECORDED)
+            f"ack{n}": Message(f"m{n}", f"ack{n}", json.dumps(record["body"]), record["attributes"])
+            for n, record in enumerate(RECORDED)
         }
         self.deaf = True
 
@@ -52,12 +52,12 @@ class Subscription(FakeQueue):
 
 
 def test_every_row_of_every_object_comes_once(spark: SparkSession, tmp_path: Path) -> None:
-    for each in RECORDED[:2]:
-        name = each["body"]["name"]
+    for record in RECORDED[:2]:
+        name = record["body"]["name"]
         file = tmp_path / "lake" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({"name": name}), "utf-8")
-        assert file.stat().st_size == int(each["body"]["size"])
+        assert file.stat().st_size == int(record["body"]["size"])
     queue, events = Subscription(), str(tmp_path / "events")
     source = GcsEventsSource.from_options({}, queue=queue)
     with pytest.warns(RuntimeWarning, match="could not be notified"):

@@ -76,10 +76,10 @@ def test_a_commit_that_completes_late_is_read_then(spark: SparkSession, tmp_path
     source = table.source()
     first = source.next_batch(spark, None)
     assert names(first) == ["early"]
-    done = table.commit(table.put("a.json", line(name="late")), instant=late)
+    commit = table.commit(table.put("a.json", line(name="late")), instant=late)
     second = source.next_batch(spark, first.checkpoint)
     assert names(second) == ["late"]
-    assert checkpoint_text(second.checkpoint) == f"{done.completed_at}#a.json"
+    assert checkpoint_text(second.checkpoint) == f"{commit.completed_at}#a.json"
     assert source.next_batch(spark, second.checkpoint).checkpoint == second.checkpoint
 
 
@@ -118,8 +118,8 @@ def test_any_key_is_read_as_it_is(store: str, spark: SparkSession, tmp_path: Pat
     table.commit(*(table.put(path, line(name=path)) for path in ODD))
     batch = table.source({CLOUD_DATA + "include.source.path.field": "true"}).next_batch(spark, None)
     assert batch.rows is not None
-    found = {row["name"]: row[SOURCE_PATH] for row in batch.rows.collect()}
-    assert found == {path: f"{tmp_path}/lake/{path}" for path in ODD}
+    paths = {row["name"]: row[SOURCE_PATH] for row in batch.rows.collect()}
+    assert paths == {path: f"{tmp_path}/lake/{path}" for path in ODD}
     batch.committed()
 
 
@@ -133,11 +133,11 @@ def test_two_buckets_with_the_same_key(spark: SparkSession, tmp_path: Path) -> N
     assert read == [["left", "right"], ["b"]]
 
 
-def test_only_wanted_objects_are_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_selected_objects_are_read(spark: SparkSession, tmp_path: Path) -> None:
     table = EventsTable(tmp_path)
-    wanted = ("in/a.json", "in/b.txt")
+    selected = ("in/a.json", "in/b.txt")
     others = ("out/a.json", "in/tmp/a.json", "in/x_old.json", "in/a.csv", "in/c.json")
-    table.commit(*(table.put(path, line(name=path)) for path in (*wanted, *others)))
+    table.commit(*(table.put(path, line(name=path)) for path in (*selected, *others)))
     table.commit(table.put("in/empty.json", b""))
     options = {
         CLOUD_DATA + "select.relpath.prefix": "in/",
@@ -146,15 +146,17 @@ def test_only_wanted_objects_are_read(spark: SparkSession, tmp_path: Path) -> No
         CLOUD_DATA + "select.file.extension": ".json,.txt",
         CLOUD_DATA + "select.relative.path.regex": "/[ab][.]",
     }
-    assert names(table.source(options).next_batch(spark, None)) == sorted(wanted)
+    assert names(table.source(options).next_batch(spark, None)) == sorted(selected)
 
 
-def test_nothing_wanted_moves_on_without_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_without_selected_objects_only_the_checkpoint_advances(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = EventsTable(tmp_path)
-    done = table.commit(table.put("a.csv"))
+    commit = table.commit(table.put("a.csv"))
     source = table.source()
     batch = source.next_batch(spark, None)
-    assert (batch.rows, checkpoint_text(batch.checkpoint)) == (None, done.completed_at)
+    assert (batch.rows, checkpoint_text(batch.checkpoint)) == (None, commit.completed_at)
     again = source.next_batch(spark, batch.checkpoint)
     assert (again.rows, again.checkpoint) == (None, batch.checkpoint)
 
@@ -191,13 +193,13 @@ def test_checkpoints_of_hudi_are_translated_once(spark: SparkSession, tmp_path: 
         table.source().next_batch(spark, Checkpoint("20200101000000000", Version.V1))
 
 
-def test_an_object_that_is_gone_may_be_left_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_object_that_is_missing_may_be_skipped(spark: SparkSession, tmp_path: Path) -> None:
     table = EventsTable(tmp_path)
-    done = table.commit(table.put("a.json", line(name="a")), table.put("b.json", None))
+    commit = table.commit(table.put("a.json", line(name="a")), table.put("b.json", None))
     source = table.source({CLOUD_DATA + "check.file.exists": "true"})
     batch = source.next_batch(spark, None)
     assert names(batch) == ["a"]
-    assert checkpoint_text(batch.checkpoint) == f"{done.completed_at}#b.json"
+    assert checkpoint_text(batch.checkpoint) == f"{commit.completed_at}#b.json"
     assert batch.facts["objects_missing"] == 1
 
 
@@ -210,49 +212,52 @@ BROKEN = {
 @pytest.mark.parametrize(("data", "reason"), BROKEN.values(), ids=list(BROKEN))
 def test_bad_objects(data: bytes | None, reason: str, spark: SparkSession, tmp_path: Path) -> None:
     table = EventsTable(tmp_path)
-    done = table.commit(table.put("a.json", line(name="a")), table.put("b.json", data))
-    end = f"{done.completed_at}#b.json"
+    commit = table.commit(table.put("a.json", line(name="a")), table.put("b.json", data))
+    end = f"{commit.completed_at}#b.json"
     with pytest.raises(CorruptError, match="cannot be read"):
         table.source().next_batch(spark, None)
     with pytest.warns(RuntimeWarning, match=reason):
         skipped = table.source({BAD: "skip"}).next_batch(spark, None)
     assert (names(skipped), checkpoint_text(skipped.checkpoint)) == (["a"], end)
-    held = str(tmp_path / "held")
-    kept = table.source({BAD: "quarantine", QUARANTINE: held}).next_batch(spark, None)
-    assert (names(kept), checkpoint_text(kept.checkpoint)) == (["a"], end)
-    (row,) = lw.open(held, spark=spark).read().collect()
+    quarantine = str(tmp_path / "held")
+    quarantined = table.source({BAD: "quarantine", QUARANTINE: quarantine}).next_batch(spark, None)
+    assert (names(quarantined), checkpoint_text(quarantined.checkpoint)) == (["a"], end)
+    (row,) = lw.open(quarantine, spark=spark).read().collect()
     assert (row["place"], row["source"]) == ("s3://lake/b.json", "cloud")
     assert reason in row["reason"]
 
 
 def test_events_cannot_have_any_bucket_read(spark: SparkSession, tmp_path: Path) -> None:
     table = EventsTable(tmp_path)
-    done = table.commit(
+    commit = table.commit(
         table.put("a.json", line(name="a")),
         table.put("b.json", line(name="secret"), bucket="payroll"),
         table.put("c.json", None, size=1, bucket="payroll"),
     )
-    told = {BUCKETS: "lake, landing", CLOUD_DATA + "check.file.exists": "true"}
-    end = f"{done.completed_at}#c.json"
+    options = {BUCKETS: "lake, landing", CLOUD_DATA + "check.file.exists": "true"}
+    end = f"{commit.completed_at}#c.json"
     assert names(
         table.source({CLOUD_DATA + "select.relpath.prefix": "b"}).next_batch(spark, None)
     ) == ["secret"]
     with pytest.raises(InvalidError, match="may not be read") as refused:
-        table.source(told).next_batch(spark, None)
+        table.source(options).next_batch(spark, None)
     assert refused.value.facts["options"] == [BUCKETS, BAD]
     with pytest.warns(RuntimeWarning, match="its bucket is not one of those"):
-        skipped = table.source({**told, BAD: "skip"}).next_batch(spark, None)
+        skipped = table.source({**options, BAD: "skip"}).next_batch(spark, None)
     assert (names(skipped), checkpoint_text(skipped.checkpoint)) == (["a"], end)
-    # Whether an object is there is not asked either.
+    # The source does not check whether such an object exists either.
     assert (skipped.facts["objects_bad"], skipped.facts["objects_missing"]) == (2, 0)
 
 
 def test_a_batch_of_bad_objects_alone_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     table = EventsTable(tmp_path)
-    done = table.commit(table.put("b.json", b"?"))
+    commit = table.commit(table.put("b.json", b"?"))
     with pytest.warns(RuntimeWarning, match="passed over"):
         batch = table.source({BAD: "skip"}).next_batch(spark, None)
-    assert (batch.rows, checkpoint_text(batch.checkpoint)) == (None, f"{done.completed_at}#b.json")
+    assert (batch.rows, checkpoint_text(batch.checkpoint)) == (
+        None,
+        f"{commit.completed_at}#b.json",
+    )
 
 
 ROWS = pa.table({"name": ["a", "b"], "n": [1, 2]})
@@ -294,8 +299,8 @@ def test_reads_the_format(kind: str, bad: str, spark: SparkSession, tmp_path: Pa
     assert batch.rows is not None
     assert sorted(batch.rows.columns[:2]) == ["n", "name"]
     assert batch.rows.columns[2:] == ["day", "hour", "minute"]
-    found = sorted((r["name"], int(r["n"]), r["day"], r["hour"]) for r in batch.rows.collect())
-    assert found == [
+    rows = sorted((r["name"], int(r["n"]), r["day"], r["hour"]) for r in batch.rows.collect())
+    assert rows == [
         (name, n, f"2026-01-0{day}", "7") for name, n in (("a", 1), ("b", 2)) for day in (1, 2)
     ]
     assert {row["minute"] for row in batch.rows.collect()} == {None}
@@ -318,8 +323,8 @@ def test_a_column_that_is_new_is_null_in_older_objects(
     table.commit(table.put(f"1.{kind}", content(kind)), table.put(f"2.{kind}", data))
     batch = table.source({CLOUD_DATA + "datafile.format": kind}).next_batch(spark, None)
     assert batch.rows is not None
-    found = {row["name"]: row["more"] for row in batch.rows.collect()}
-    assert found == {"a": None, "b": None, "c": "x"}
+    values = {row["name"]: row["more"] for row in batch.rows.collect()}
+    assert values == {"a": None, "b": None, "c": "x"}
     batch.committed()
 
 
@@ -389,8 +394,8 @@ def test_reads_from_s3_without_a_jar(
     }
     batch = table.source(options).next_batch(spark, None)
     assert batch.rows is not None
-    found = [(row["name"], row[SOURCE_PATH]) for row in batch.rows.collect()]
-    assert sorted(found) == [("a", f"s3://lake/{path}"), ("b", f"s3://lake/{path}")]
+    rows = [(row["name"], row[SOURCE_PATH]) for row in batch.rows.collect()]
+    assert sorted(rows) == [("a", f"s3://lake/{path}"), ("b", f"s3://lake/{path}")]
     assert list(work.glob("*/*"))
     batch.committed()
     assert not list(work.glob("*/*"))
@@ -410,7 +415,7 @@ def test_copies_on_this_machine_are_for_their_user_alone(
     batch = table.source({CLOUD_DATA + "datafile.format": "avro"}).next_batch(spark, None)
     assert names(batch) == ["a", "b"]
     (folder,) = temporary.iterdir()
-    modes = [stat.S_IMODE(each.stat().st_mode) for each in (folder, *folder.iterdir())]
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())]
     assert modes == [0o700, 0o600]
     batch.committed()
     assert list(temporary.iterdir()) == []
@@ -442,4 +447,4 @@ def test_an_events_table_that_holds_the_last_event_of_each_object(
         due = {"hoodie.compact.inline.max.delta.commits": "1"}
         assert isinstance(lw.open(str(path), spark=spark).run("compaction", due), lw.Commit)
     read, _ = drained(spark, source, first.checkpoint)
-    assert [each for each in read if each] == [["c0"], ["b1"]]
+    assert [batch for batch in read if batch] == [["c0"], ["b1"]]

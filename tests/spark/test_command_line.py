@@ -45,23 +45,23 @@ def test_commands_start_spark_by_themselves(golden: GoldenTables, tmp_path: Path
         ["services", "run", compacted.storage.root, "--service", "compaction"],
         [*read, "--filter", "id like 'k0000%'"],
         ["ingest", str(tmp_path / "table"), "--source", "files", *query]
-        + [f"--option={each}" for each in options],
+        + [f"--option={option}" for option in options],
     ]
-    told = json.dumps([[*command, "--master", "local[1]"] for command in commands])
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), told],
+    arguments = json.dumps([[*command, "--master", "local[1]"] for command in commands])
+    result = subprocess.run(
+        [sys.executable, str(PROGRAM), arguments],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(PROGRAM.parents[1])},
         text=True,
         check=True,
     )
-    served, by_spark, ingested = json.loads(done.stdout.splitlines()[-1])
+    served, by_spark, ingested = json.loads(result.stdout.splitlines()[-1])
     (step,) = served["steps"]
     assert (step["result"], step["commit"]["files"]) == ("done", 3)
     assert compacted.rows(optimized=True) == compacted.rows() == before
     every = sorted(invoke_json(*read)["rows"], key=str)
     assert sorted(by_spark["rows"], key=str) == [
-        each for each in every if each["id"].startswith("k0000")
+        record for record in every if record["id"].startswith("k0000")
     ]
     assert by_spark["rows"]
     assert (ingested["result"], ingested["rows"], ingested["inserted"]) == ("done", 2, 2)

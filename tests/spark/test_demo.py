@@ -24,28 +24,28 @@ from lakewright.demo.story import Story, summary
 @pytest.mark.slow
 def test_the_demo_does_what_it_says(spark: SparkSession, tmp_path: Path) -> None:
     recipe = Recipe(datetime.now(UTC).date(), rides_a_day=150, batches=4)
-    heard: list[Story] = []
-    story = play(spark, tmp_path, recipe, heard.append)
+    stories: list[Story] = []
+    story = play(spark, tmp_path, recipe, stories.append)
     assert [str(check) for check in story.checks if check.passed is not True] == []
     assert len(summary(story)) == 10
-    assert heard[-1] == story
+    assert stories[-1] == story
 
     assert len(story.rounds) == 5
     first, *later = story.compactions
     assert first.looked_at == first.partitions
     assert later
-    assert all(each.looked_at < each.partitions for each in later)
-    assert sum(each.folded for each in story.compactions) > 0
+    assert all(compaction.looked_at < compaction.partitions for compaction in later)
+    assert sum(compaction.folded for compaction in story.compactions) > 0
     assert story.expired.partitions == (recipe.old_day,)
     assert story.preempted is not None
     assert not story.preempted.left
 
     table = lw.open(story.path, spark=spark)
-    assert not [each for each in table.timeline() if each.state != lw.State.COMPLETED]
+    assert not [instant for instant in table.timeline() if instant.state != lw.State.COMPLETED]
     with pytest.raises(lw.InvalidError, match="a table here already"):
-        play(spark, tmp_path, recipe, heard.append)
+        play(spark, tmp_path, recipe, stories.append)
 
-    # Its judges are not blind: another table's rows, totals and views are found to be wrong.
+    # The checks can fail: they report the rows, totals and views of another table as wrong.
     batches = make_batches(recipe)
     rows = list(rows_of([table.read().toArrow()]))
     assert check_with_hudi_rs(story.path, rows[1:], rows).passed is False

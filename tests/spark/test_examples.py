@@ -36,20 +36,20 @@ def test_the_change_feed_has_counted_every_fare_once(spark: SparkSession, tmp_pa
     consume(table, state)
     oslo = table.read().where("city = 'Oslo'").drop(*lw.META_COLUMNS)
     table.upsert(oslo.withColumn("fare", (F.col("fare") + 1).cast("decimal(8,2)")).limit(5))
-    told = consume(table, state)
+    totals = consume(table, state)
     sums = table.read().groupBy("city").agg(F.sum("fare").alias("fares")).collect()
-    wanted = {row.city: float(row.fares) for row in sums}
-    assert {city: round(total, 1) for city, total in told.items() if total} == pytest.approx(
-        {city: round(total, 1) for city, total in wanted.items()}, abs=0.11
+    expected = {row.city: float(row.fares) for row in sums}
+    assert {city: round(total, 1) for city, total in totals.items() if total} == pytest.approx(
+        {city: round(total, 1) for city, total in expected.items()}, abs=0.11
     )
 
 
-def test_partitions_of_the_past_leave_and_others_stay(spark: SparkSession) -> None:
+def test_expired_partitions_are_deleted_and_others_stay(spark: SparkSession) -> None:
     retention = runpy.run_path(str(ROOT / "examples" / "retention.py"))["main"]
     assert retention() == ["Bergen/2999-01-01"]
 
 
-def test_waiting_for_completion_gives_all_of_the_day(spark: SparkSession) -> None:
+def test_waiting_for_completion_returns_all_rows_of_the_day(spark: SparkSession) -> None:
     complete = runpy.run_path(str(ROOT / "examples" / "complete_until.py"))["main"]
     assert complete() == 2
 

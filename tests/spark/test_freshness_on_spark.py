@@ -40,13 +40,13 @@ def test_freshness_is_reported_and_awaited(table: lw.Table) -> None:
     assert (now.snapshot.completion, now.snapshot.freshness) == (T + 50, T + 50)
     assert (now.read_optimized.completion, now.read_optimized.freshness) == (T + 49, T + 20)
     assert now.partitions["2026-01-02"].read_optimized.completion == T + 20
-    (held,) = table.blocking_log_files()
-    assert (held.partition, held.event_time) == ("2026-01-01", T + 50)
+    (blocking,) = table.blocking_log_files()
+    assert (blocking.partition, blocking.event_time) == ("2026-01-01", T + 50)
     with pytest.raises(lw.UnavailableError, match="held_back_by"):
         table.wait_until_complete(T + 50, timeout=0)
-    done = table.run("compaction", SOON)
-    assert isinstance(done, lw.Commit)
-    assert done.metrics["read_optimized.completion"] == T + 50
+    commit = table.run("compaction", SOON)
+    assert isinstance(commit, lw.Commit)
+    assert commit.metrics["read_optimized.completion"] == T + 50
     assert table.wait_until_complete(T + 50, timeout=0).read_optimized.completion == T + 50
     assert table.blocking_log_files() == ()
 
@@ -59,9 +59,9 @@ def test_procedures_show_it(spark: SparkSession, table: lw.Table) -> None:
         ("2026-01-01", "snapshot", T + 50, T + 50),
     ]
     assert len(rows) == 6
-    (held,) = spark.sql(f"CALL show_holding_back(path => '{table.path}', limit => 3)").collect()
-    assert (held.partition, held.event_time) == ("2026-01-01", T + 50)
-    assert held.size > 0
+    (blocking,) = spark.sql(f"CALL show_holding_back(path => '{table.path}', limit => 3)").collect()
+    assert (blocking.partition, blocking.event_time) == ("2026-01-01", T + 50)
+    assert blocking.size > 0
 
 
 def test_the_catalog_of_the_session_is_synced(spark: SparkSession, table: lw.Table) -> None:
@@ -72,10 +72,10 @@ def test_the_catalog_of_the_session_is_synced(spark: SparkSession, table: lw.Tab
         table.sync_catalog("fresh")
         assert f"lakewright.read_optimized.completion={T + 49}," in shown(spark)
         assert f"lakewright.snapshot.freshness={T + 50}," in shown(spark)
-        gone = spark.createDataFrame([("b", "2026-01-02", T)], ROWS)
-        table.delete(gone, QUIET)
-        told = table.sync_catalog("fresh")
-        assert told["lakewright.read_optimized.completion"] is None
+        deletes = spark.createDataFrame([("b", "2026-01-02", T)], ROWS)
+        table.delete(deletes, QUIET)
+        properties = table.sync_catalog("fresh")
+        assert properties["lakewright.read_optimized.completion"] is None
         assert "lakewright.read_optimized.completion" not in shown(spark)
         assert spark.table("fresh").count() == 1
     finally:

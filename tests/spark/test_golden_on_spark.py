@@ -30,17 +30,17 @@ def ask(table: lw.Table, query: Query) -> DataFrame:
 @pytest.mark.parametrize("name", NAMES if SOAK else NAMES[::2])
 def test_reads_as_real_hudi_does(name: str, golden: GoldenTables, spark: SparkSession) -> None:
     table = lw.open(str(golden[name]), spark=spark)
-    asked = some_queries(name)
+    queries = some_queries(name)
     # One Spark job for all questions of a table: each row says which question it answers.
     frames = [
         ask(table, query).select(
             F.lit(number).alias("query"), F.to_json(F.struct("*")).alias("row")
         )
-        for number, query in enumerate(asked)
+        for number, query in enumerate(queries)
     ]
     answers: dict[int, list[str]] = defaultdict(list)
     for number, text in reduce(DataFrame.unionAll, frames).collect():
         row = {k: v for k, v in json.loads(text).items() if not k.startswith("_hoodie")}
         answers[number].append(json.dumps(row, sort_keys=True))
-    for number, query in enumerate(asked):
+    for number, query in enumerate(queries):
         assert sorted(answers[number]) == sorted(query.rows or ()), str(query)

@@ -55,9 +55,9 @@ def source_of(path: Path, **more: str) -> HudiTableSource:
 
 
 def upsert(path: Path, frame: DataFrame) -> Commit:
-    done = lw.open(str(path), spark=frame.sparkSession).upsert(frame, QUIET)
-    assert isinstance(done, Commit)
-    return done
+    commit = lw.open(str(path), spark=frame.sparkSession).upsert(frame, QUIET)
+    assert isinstance(commit, Commit)
+    return commit
 
 
 def at(commit: Commit) -> Checkpoint:
@@ -103,15 +103,15 @@ def test_a_target_that_is_fed_batch_by_batch_equals_its_source(
     for number in range(4):
         upsert(source_path, rows(spark, number * 5, 10, ts=number))
         if number == 0:
-            while (batch := source.next_batch(spark, kept(target))).rows is not None:
+            while (batch := source.next_batch(spark, checkpoint_of(target))).rows is not None:
                 feed(target, batch)
-    while (batch := source.next_batch(spark, kept(target))).rows is not None:
+    while (batch := source.next_batch(spark, checkpoint_of(target))).rows is not None:
         feed(target, batch)
     assert contents(spark, target) == contents(spark, source_path)
     assert len(contents(spark, target)) == 25
 
 
-def kept(target: Path) -> Checkpoint | None:
+def checkpoint_of(target: Path) -> Checkpoint | None:
     """The checkpoint of the last commit."""
     snapshot = load_snapshot(storage_for(target))
     commits = snapshot.commits(snapshot.timeline.by_completion[-1:])
@@ -126,5 +126,5 @@ def feed(target: Path, batch: Batch) -> None:
 
 
 def contents(spark: SparkSession, path: Path) -> list[tuple[str, str, int]]:
-    found = lw.open(str(path), spark=spark).read().collect()
-    return sorted((row.id, row.day, row.ts) for row in found)
+    read_rows = lw.open(str(path), spark=spark).read().collect()
+    return sorted((row.id, row.day, row.ts) for row in read_rows)

@@ -39,7 +39,7 @@ def row(key: int, ts: int = 1, note: str = "first") -> Row:
 def put(path: Path, rows: list[Row], at: int) -> None:
     """A file of JSON lines, written at a second long ago."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    path.write_text("".join(json.dumps(record) + "\n" for record in rows))
     os.utime(path, (at, at))
 
 
@@ -53,8 +53,8 @@ def files(folder: Path, **more: str) -> dict[str, str]:
 
 
 def read(spark: SparkSession, path: Path) -> list[Row]:
-    found = lw.open(str(path), spark).read().select("id", "day", "ts", "note")
-    return sorted((each.asDict() for each in found.collect()), key=lambda each: each["id"])
+    frame = lw.open(str(path), spark).read().select("id", "day", "ts", "note")
+    return sorted((record.asDict() for record in frame.collect()), key=lambda record: record["id"])
 
 
 def test_files_batch_after_batch(spark: SparkSession, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def as_avro(rows: list[Row], path: Path) -> None:
 
 
 def as_json(rows: list[Row], path: Path) -> None:
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    path.write_text("".join(json.dumps(record) + "\n" for record in rows))
 
 
 FORMATS: dict[str, Callable[[list[Row], Path], object]] = {
@@ -107,8 +107,10 @@ def test_every_format(spark: SparkSession, tmp_path: Path, kind: str) -> None:
         "hoodie.streamer.source.cloud.data.datasource.options": json.dumps({"header": "true"}),
     }
     options = {key: value for key, value in more.items() if value}
-    done = lw.ingest(spark, "files", tmp_path / "table", options=files(tmp_path / "in", **options))
-    assert done.rows == 3
+    result = lw.ingest(
+        spark, "files", tmp_path / "table", options=files(tmp_path / "in", **options)
+    )
+    assert result.rows == 3
     assert read(spark, tmp_path / "table") == [row(n) for n in range(3)]
 
 
@@ -127,14 +129,14 @@ def test_rows_are_changed_on_their_way(spark: SparkSession, tmp_path: Path, tran
     put(tmp_path / "in" / "1", [row(1), row(2, 2, "second")], at=1_000_000)
     put(tmp_path / "in" / "2", [row(3)], at=1_000_001)
     options = files(tmp_path / "in", **{"lakewright.source.files.max.files": "1"})
-    told: dict[str, Any] = {"options": options, "transform": transform}
-    first = lw.ingest(spark, "files", str(tmp_path / "table"), **told)
+    arguments: dict[str, Any] = {"options": options, "transform": transform}
+    first = lw.ingest(spark, "files", str(tmp_path / "table"), **arguments)
     assert (first.rows, first.inserted) == (1, 1)
-    # All rows of the next file are left out: the position moves on by a commit without rows.
-    second = lw.ingest(spark, "files", str(tmp_path / "table"), **told)
+    # The transform drops all rows of the next file: a commit without rows advances the checkpoint.
+    second = lw.ingest(spark, "files", str(tmp_path / "table"), **arguments)
     assert second.commit is not None
     assert (second.rows, second.inserted) == (0, 0)
-    assert lw.ingest(spark, "files", str(tmp_path / "table"), **told).commit is None
+    assert lw.ingest(spark, "files", str(tmp_path / "table"), **arguments).commit is None
     assert read(spark, tmp_path / "table") == [row(2, 2, "SECOND")]
 
 
@@ -166,7 +168,7 @@ def test_rows_are_counted_whatever_the_index(
     again = lw.ingest(spark, "files", str(tmp_path / "table"), options=options)
     # Of two rows with one key one is written.
     assert (again.rows, again.inserted) == (6, 0)
-    assert [each["ts"] for each in read(spark, tmp_path / "table")] == [2, 2, 2, 1, 1]
+    assert [record["ts"] for record in read(spark, tmp_path / "table")] == [2, 2, 2, 1, 1]
 
 
 def test_a_table_into_a_table(spark: SparkSession, tmp_path: Path) -> None:
@@ -183,9 +185,9 @@ def test_a_table_into_a_table(spark: SparkSession, tmp_path: Path) -> None:
         rows = [row(number), row(number + 1, number + 2, f"of {number}")]
         source.upsert(spark.createDataFrame(rows, DDL))
         if number % 2:
-            done = lw.ingest(spark, "hudi", str(tmp_path / "b"), options=options)
-            assert done.commit is not None
-            assert done.lag_ms == 0
+            result = lw.ingest(spark, "hudi", str(tmp_path / "b"), options=options)
+            assert result.commit is not None
+            assert result.lag_ms == 0
     lw.ingest(spark, "hudi", str(tmp_path / "b"), options=options)
     assert lw.ingest(spark, "hudi", str(tmp_path / "b"), options=options).commit is None
     assert read(spark, tmp_path / "b") == read(spark, tmp_path / "a")
@@ -195,7 +197,7 @@ def test_a_table_into_a_table(spark: SparkSession, tmp_path: Path) -> None:
 MOST_ROUNDS = 1800
 
 
-def test_services_beside_the_rounds(spark: SparkSession, tmp_path: Path) -> None:
+def test_async_services_run_during_the_rounds(spark: SparkSession, tmp_path: Path) -> None:
     for number in range(6):
         put(tmp_path / "in" / str(number), [row(n, number) for n in range(4)], 1_000_000 + number)
     more = {
@@ -205,8 +207,8 @@ def test_services_beside_the_rounds(spark: SparkSession, tmp_path: Path) -> None
     }
     rounds: list[lw.IngestResult] = []
 
-    def done() -> bool:
-        steps = [step for each in rounds for step in each.services]
+    def is_compacted_and_idle() -> bool:
+        steps = [step for result in rounds for step in result.services]
         compacted = any(
             s.service == "compaction" and isinstance(s.outcome, lw.Commit) for s in steps
         )
@@ -221,10 +223,10 @@ def test_services_beside_the_rounds(spark: SparkSession, tmp_path: Path) -> None
         min_interval_s=0.5,
         services="async",
         report=rounds.append,
-        stop=done,
+        stop=is_compacted_and_idle,
     )
     assert len(rounds) <= MOST_ROUNDS
-    assert not [each for each in rounds if each.error is not None]
+    assert not [result for result in rounds if result.error is not None]
     assert read(spark, tmp_path / "table") == [row(n, 5) for n in range(4)]
 
 
@@ -243,7 +245,7 @@ def test_a_session_without_connector_gets_an_error_that_names_it(
 def test_an_object_is_a_source_too(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "in" / "1", [row(1)], at=1_000_000)
     source = FilesSource.from_options(files(tmp_path / "in"))
-    done = lw.ingest(spark, source, str(tmp_path / "table"), options=TABLE, operation="insert")
-    assert (done.source, done.rows) == ("files", 1)
-    assert done.commit is not None
-    assert done.commit.operation == "INSERT"
+    result = lw.ingest(spark, source, str(tmp_path / "table"), options=TABLE, operation="insert")
+    assert (result.source, result.rows) == ("files", 1)
+    assert result.commit is not None
+    assert result.commit.operation == "INSERT"

@@ -19,7 +19,7 @@ def path(golden: GoldenTables) -> str:
     return str(golden["mor_avro"])
 
 
-def test_load_gives_the_rows_of_the_table(spark: SparkSession, path: str) -> None:
+def test_load_returns_the_rows_of_the_table(spark: SparkSession, path: str) -> None:
     for name in ("hudi", "org.apache.hudi"):
         frame = spark.read.format(name).load(path)
         assert frame.schema == lw.open(path, spark=spark).read().schema
@@ -162,7 +162,7 @@ def test_no_path_and_no_table_are_reported(spark: SparkSession, tmp_path: Path) 
         lw.open(str(tmp_path), spark=spark)
 
 
-def test_other_formats_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_other_formats_are_not_changed(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.parquet(str(tmp_path / "plain"))
     assert spark.read.format("parquet").load(str(tmp_path / "plain")).count() == 3
     assert spark.read.load(str(tmp_path / "plain"), format="parquet", mergeSchema=True).count() == 3
@@ -190,7 +190,7 @@ def test_views_and_catalog_tables(spark: SparkSession, path: str) -> None:
 def test_uninstalled_the_session_is_as_before(spark: SparkSession, path: str) -> None:
     lw.uninstall(spark)
     try:
-        # Spark's own way now: it refuses to load without telling us.
+        # Spark refuses to load by itself now: it does not call the library.
         with pytest.raises(PySparkException):
             spark.read.format("hudi").load().count()
     finally:

@@ -48,12 +48,12 @@ def test_a_compaction_in_a_hostile_folder_with_secrets(
     for thread in threading.enumerate():
         if getattr(thread, "_target", None) == jobs._wait:
             thread.join()
-    (done,) = jobs.jobs_of(0)
-    assert (done["state"], done["error"]) == ("done", None)
-    assert [step["result"] for step in done["steps"]] == ["done"]
+    (job,) = jobs.jobs_of(0)
+    assert (job["state"], job["error"]) == ("done", None)
+    assert [step["result"] for step in job["steps"]] == ["done"]
     assert not (tmp_path / "RUN").exists()
     arguments = (tmp_path / "arguments").read_text("utf-8")
     assert "org.apache.spark.deploy.SparkSubmit" in arguments
     for secret in SECRETS.values():
-        assert secret not in arguments + json.dumps(done)
+        assert secret not in arguments + json.dumps(job)
     assert table.rows(optimized=True) == table.rows()

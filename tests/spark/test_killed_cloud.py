@@ -42,8 +42,8 @@ class NotifyingBucket:
         self.store = server.client()
         self.store.create_bucket(Bucket=_BUCKET)
         self.url = self.queues.create_queue(QueueName="events")["QueueUrl"]
-        asked = self.queues.get_queue_attributes(QueueUrl=self.url, AttributeNames=["QueueArn"])
-        queue = {"QueueArn": asked["Attributes"]["QueueArn"], "Events": ["s3:ObjectCreated:*"]}
+        response = self.queues.get_queue_attributes(QueueUrl=self.url, AttributeNames=["QueueArn"])
+        queue = {"QueueArn": response["Attributes"]["QueueArn"], "Events": ["s3:ObjectCreated:*"]}
         self.store.put_bucket_notification_configuration(
             Bucket=_BUCKET, NotificationConfiguration={"QueueConfigurations": [queue]}
         )
@@ -57,11 +57,11 @@ class NotifyingBucket:
         body = "".join(json.dumps(row) + "\n" for row in rows)
         self.store.put_object(Bucket=_BUCKET, Key=f"in/a+b %{number:04d}.json", Body=body)
 
-    def left(self) -> int:
-        """How many messages the queue has, seen or not."""
+    def count_messages(self) -> int:
+        """How many messages the queue has, visible or not."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        asked: Any = self.queues.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)
-        return sum(int(asked["Attributes"][name]) for name in names)
+        response: Any = self.queues.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)
+        return sum(int(response["Attributes"][name]) for name in names)
 
     def options(self) -> dict[str, str]:
         queue = "hoodie.streamer.s3.source.queue."
@@ -89,12 +89,12 @@ def fed(world: NotifyingBucket, folder: Path, moment: int) -> Callable[[], bool]
 
     def happened() -> bool:
         nonlocal next_put
-        # Archiving takes files away: what counts is that something has moved.
-        seen = abs(traces(folder) - before)
-        if seen >= next_put:
+        # Archiving deletes files: what counts is that something has moved.
+        moved = abs(traces(folder) - before)
+        if moved >= next_put:
             world.put()
-            next_put = seen + 4
-        return seen >= moment
+            next_put = moved + 4
+        return moved >= moment
 
     return happened
 
@@ -114,7 +114,7 @@ def test_every_row_of_every_object_comes_once(spark: SparkSession, tmp_path: Pat
                 assert read_line(process) == "READY", errors.read_text()[-4000:]
                 wait_while_running(is_time, process, errors=errors)
         # What the killed process took from the queue is there again after some seconds.
-        while run(spark, tmp_path, world.options()) or world.left():
+        while run(spark, tmp_path, world.options()) or world.count_messages():
             pass
     rows = WrittenTable(LocalStorage(str(tmp_path / "target"))).rows()
     expected = {f"{number}-{n}" for number in range(world.objects) for n in range(ROWS)}

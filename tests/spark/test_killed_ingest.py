@@ -25,15 +25,15 @@ KILLS = sized(1, soak=15)
 
 def arrive(folder: Path, life: int) -> list[str]:
     """Some new files, and the keys of their rows; two of them are of one second."""
-    found = []
+    all_keys = []
     for number in range(life * FILES, (life + 1) * FILES):
         keys = [f"k{number:04}-{n}" for n in range(ROWS)]
         rows = [{"id": key, "day": f"d{number % 3}", "ts": 1, "note": "x"} for key in keys]
         file = folder / f"{number:04}.json"
-        file.write_text("".join(json.dumps(each) + "\n" for each in rows))
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         os.utime(file, (1_000_000 + number // 2, 1_000_000 + number // 2))
-        found += keys
-    return found
+        all_keys += keys
+    return all_keys
 
 
 def traces(tables: Path) -> int:
@@ -64,9 +64,9 @@ def test_every_row_comes_once(spark: SparkSession, tmp_path: Path) -> None:
             wait_while_running(
                 lambda moment=moment: traces(tables) >= moment, process, errors=errors
             )
-        # A lock file outlives its writer for an hour unless an operator takes it away.
+        # A lock file outlives its writer for an hour unless an operator deletes it.
         (tables / "async" / ".hoodie" / "lock").unlink(missing_ok=True)
     for mode in MODES:
         go_on_until_idle(spark, source, tables / mode, mode)
         rows = WrittenTable(LocalStorage(str(tables / mode))).rows()
-        assert sorted(each["id"] for each in rows) == keys
+        assert sorted(row["id"] for row in rows) == keys

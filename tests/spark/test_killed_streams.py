@@ -81,19 +81,19 @@ def test_streams_that_are_killed_deliver_every_change_once(
 ) -> None:
     sources = {kind: Source(tmp_path / kind / "source", kind) for kind in KINDS}
     targets = [Target(tmp_path / kind, operation) for kind, operation in STREAMED]
-    told = [text for each in targets for text in (str(each.folder), each.operation)]
+    arguments = [text for target in targets for text in (str(target.folder), target.operation)]
     chance, errors = random.Random(7), tmp_path / "errors.log"
 
     def is_time(moment: int, *, replays: bool) -> bool:
-        written = sum(each.traces for each in targets) >= moment
-        return written and (not replays or any(each.has_unnoted for each in targets))
+        written = sum(target.traces for target in targets) >= moment
+        return written and (not replays or any(target.has_unnoted for target in targets))
 
     for life in range(KILLS):
         for source in [*sources.values()] * 2:
             source.write()
         # Each write makes five of them in each target.
-        moment = sum(each.traces for each in targets) + chance.randint(1, 10 * len(targets))
-        with killed_process(PROGRAM, *told, errors=errors) as process:
+        moment = sum(target.traces for target in targets) + chance.randint(1, 10 * len(targets))
+        with killed_process(PROGRAM, *arguments, errors=errors) as process:
             assert read_line(process) == "READY", errors.read_text()[-4000:]
             for source in sources.values():
                 source.write()
@@ -104,22 +104,22 @@ def test_streams_that_are_killed_deliver_every_change_once(
     with warnings.catch_warnings():
         # A batch that Spark replays.
         warnings.filterwarnings("ignore", "a batch was left out: .* in the table already")
-        for each in targets:
-            start(spark, each.folder, each.operation, all_there_is=True).awaitTermination()
+        for target in targets:
+            start(spark, target.folder, target.operation, all_there_is=True).awaitTermination()
     for target in targets:
         assert_complete(sources[target.folder.name], target)
 
 
 def assert_complete(source: Source, target: Target) -> None:
-    expected, found = source.table.rows(), WrittenTable(target.storage).rows()
+    expected, rows = source.table.rows(), WrittenTable(target.storage).rows()
     if target.operation == "upsert":
-        assert found == expected
+        assert rows == expected
     else:
-        # Inserts keep every version that was handed over: none may be there twice.
-        versions = Counter((each["id"], each["ts"]) for each in found)
+        # Inserts keep every version of the source: none may be there twice.
+        versions = Counter((record["id"], record["ts"]) for record in rows)
         assert set(versions.values()) == {1}
         newest = {key: max(ts for other, ts in versions if other == key) for key, _ in versions}
-        assert newest == {each["id"]: each["ts"] for each in expected}
+        assert newest == {record["id"]: record["ts"] for record in expected}
     numbers = batches(target.storage)
     assert sorted(numbers) == list(range(len(numbers)))
     assert len(numbers) > KILLS

@@ -65,21 +65,21 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
-ASKED = some(list(QUERIES), 0, 3, 5, 6, 9)
+QUERY_NAMES = some(list(QUERIES), 0, 3, 5, 6, 9)
 
 
-@pytest.mark.parametrize("query", [QUERIES[name] for name in ASKED], ids=ASKED)
+@pytest.mark.parametrize("query", [QUERIES[name] for name in QUERY_NAMES], ids=QUERY_NAMES)
 def test_masked_and_merged_scans_agree(
     table: lw.Table, query: Callable[[DataFrame], DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plans, "_MIN_BASE_TO_LOG_RATIO", 0)
-    found = []
+    results = []
     for least in (0, 1 << 60):
         monkeypatch.setattr(plans, "_MIN_MASKED_BYTES", least)
         result = query(table.read())
-        found.append(sorted(map(str, result.collect())))
-    assert found[0] == found[1]
-    assert found[0]
+        results.append(sorted(map(str, result.collect())))
+    assert results[0] == results[1]
+    assert results[0]
 
 
 def test_a_filter_on_the_partition_reaches_both_sides_of_the_mask(

@@ -26,8 +26,8 @@ def path(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) ->
 
 
 def both(whole: DataFrame, some: DataFrame) -> tuple[int, int]:
-    found = whole.selectExpr("1 AS n").unionAll(some.selectExpr("2 AS n")).collect()
-    return sum(row.n == 1 for row in found), sum(row.n == 2 for row in found)
+    rows = whole.selectExpr("1 AS n").unionAll(some.selectExpr("2 AS n")).collect()
+    return sum(row.n == 1 for row in rows), sum(row.n == 2 for row in rows)
 
 
 def test_a_frame(spark: SparkSession, path: str) -> None:

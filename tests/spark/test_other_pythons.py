@@ -82,13 +82,13 @@ def checked(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
     """What the interfaces say with each Python."""
     folder = tmp_path_factory.mktemp("tables")
     everything = f"{sysconfig.get_path('purelib')}\n{SOURCES}\n"
-    told = "Metadata-Version: 2.1\nName: lakewright\nVersion: 0.0.1\n"
+    metadata = "Metadata-Version: 2.1\nName: lakewright\nVersion: 0.0.1\n"
     pythons = {
         "bare": bare,
         "absent": Path("/there/is/no/python"),
         "older": python_in(
             tmp_path_factory.mktemp("older"),
-            {"all.pth": everything, "lakewright-0.0.1.dist-info/METADATA": told},
+            {"all.pth": everything, "lakewright-0.0.1.dist-info/METADATA": metadata},
         ),
         "minor": python_in(
             tmp_path_factory.mktemp("minor"),
@@ -96,10 +96,10 @@ def checked(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
         ),
     }
     arguments = [f"{name}={pythons[name]}" for name in CHECKED]
-    done = run([sys.executable, str(CHECK), str(folder), *arguments], folder, bare)
-    assert done.returncode == 0, done.stderr[-6000:]
-    found: dict[str, dict[str, str]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result = run([sys.executable, str(CHECK), str(folder), *arguments], folder, bare)
+    assert result.returncode == 0, result.stderr[-6000:]
+    messages: dict[str, dict[str, str]] = json.loads(result.stdout.splitlines()[-1])
+    return messages
 
 
 @pytest.mark.parametrize("name", CHECKED)
@@ -107,17 +107,17 @@ def test_every_interface_says_what_is_wrong_and_what_to_do(
     name: str, checked: dict[str, dict[str, str]]
 ) -> None:
     for interface in ANSWERS:
-        said = checked[name][interface]
-        assert said.startswith(f"InvalidError: {SENTENCES[name]}"), interface
-        assert FACTS[name] in said, interface
-        assert "\n" not in said, interface
-        assert "Traceback" not in said, interface
+        message = checked[name][interface]
+        assert message.startswith(f"InvalidError: {SENTENCES[name]}"), interface
+        assert FACTS[name] in message, interface
+        assert "\n" not in message, interface
+        assert "Traceback" not in message, interface
     # What Spark reads by itself needs no Python there.
     assert checked[name]["native"] == "answered: 2"
 
 
 def test_the_command_line_says_so_too(checked: dict[str, dict[str, str]]) -> None:
     *_, last = CHECKED
-    said = checked[last]["command"]
-    assert said.startswith(f"2: error: {SENTENCES[last]}")
-    assert "Traceback" not in said
+    message = checked[last]["command"]
+    assert message.startswith(f"2: error: {SENTENCES[last]}")
+    assert "Traceback" not in message

@@ -41,9 +41,9 @@ def test_debt_plans_and_runs(spark: SparkSession, path: str) -> None:
     assert (planned.operation_size, planned.state) == (1, "REQUESTED")
     assert spark.sql(f"CALL show_compaction(path => '{path}')").collect() == [planned]
 
-    told = f"CALL run_compaction(op => 'run', path => '{path}', timestamp => {planned.timestamp})"
-    (done,) = spark.sql(told).collect()
-    assert (done.timestamp, done.state) == (planned.timestamp, "COMPLETED")
+    call = f"CALL run_compaction(op => 'run', path => '{path}', timestamp => {planned.timestamp})"
+    (compaction,) = spark.sql(call).collect()
+    assert (compaction.timestamp, compaction.state) == (planned.timestamp, "COMPLETED")
     assert spark.sql(f"CALL show_debt(path => '{path}')").collect() == []
     rows = spark.read.format("hudi").load(path).select("id", "ts").orderBy("id").collect()
     assert [tuple(row) for row in rows] == [("a", 2), ("b", 1)]
@@ -54,11 +54,11 @@ def test_a_table_by_name_any_service_and_help(spark: SparkSession, path: str) ->
     try:
         (row,) = spark.sql("CALL run_service('clean', table => 'called')").collect()
         assert "2 commits, and 10 are retained" in row.skipped
-        (done,) = spark.sql(
+        (clustering,) = spark.sql(
             "CALL run_clustering(table => 'called', show_involved_partition => true)"
         ).collect()
-        assert done.state == "COMPLETED"
-        assert set(done.involved_partitions.split(",")) == {"d1", "d2"}
+        assert clustering.state == "COMPLETED"
+        assert set(clustering.involved_partitions.split(",")) == {"d1", "d2"}
         names = {row.procedure for row in spark.sql("CALL help()").collect()}
         assert {"run_compaction", "show_debt"} <= names
         with pytest.raises(lw.InvalidError, match="show_debt"):
@@ -73,8 +73,8 @@ def test_policies_for_old_partitions(spark: SparkSession, path: str) -> None:
         "level => 'PARTITION')"
     ).collect()
     assert [tuple(row) for row in saved] == [("*", "PARTITION", "YEARS", 1)]
-    told = spark.sql(f"call ttl_configuration(path => '{path}', enabled => true)").collect()
-    assert ("enabled", "true") in [tuple(row) for row in told]
+    values = spark.sql(f"call ttl_configuration(path => '{path}', enabled => true)").collect()
+    assert ("enabled", "true") in [tuple(row) for row in values]
     shown = spark.sql(f"call ttl_policy_show(path => '{path}')").collect()
     assert [row.name for row in shown if row.kind == "policy"] == ["*"]
     explained = spark.sql(f"call ttl_explain(path => '{path}')").collect()

@@ -55,8 +55,8 @@ def two_partitions(spark: SparkSession, path: Path, table_type: str = "COPY_ON_W
 
 
 def base_file_of(path: Path, day: str) -> Path:
-    (found,) = (path / day).glob("*.parquet")
-    return found
+    (file,) = (path / day).glob("*.parquet")
+    return file
 
 
 def test_a_missing_base_file_is_an_error_in_every_session(
@@ -103,10 +103,10 @@ def test_old_dates_of_avro_objects_are_the_same_in_every_session(
         fastavro.writer(file, schema, [{"d": -171_664}])
     reader = ObjectReader(spark, ObjectSettings(format="avro"), "{bucket}", {}, SystemClock())
     with session_set_to(spark, LEGACY):
-        found = reader.read([CloudObject("", str(tmp_path), "a.avro", "a.avro", 1)])
-        assert found.rows is not None
-        (row,) = found.rows.selectExpr("string(d)").collect()
-        found.delete_copies()
+        objects = reader.read([CloudObject("", str(tmp_path), "a.avro", "a.avro", 1)])
+        assert objects.rows is not None
+        (row,) = objects.rows.selectExpr("string(d)").collect()
+        objects.delete_copies()
     assert tuple(row) == ("1500-01-01",)
     assert "mergeSchema" not in NATIVE_OPTIONS
 
@@ -142,9 +142,9 @@ def test_options_that_are_given_in_sql_execute_nothing(spark: SparkSession, tmp_
     }
     options = ", ".join(f"`{key}` '{value}'" for key, value in texts.items())
     # Under the names that every session has, and under those that reading has just made.
-    known = source_names(spark) - before
-    assert known
-    for name in ("lakewright_slices", "lakewright_changes", *known):
+    new_names = source_names(spark) - before
+    assert new_names
+    for name in ("lakewright_slices", "lakewright_changes", *new_names):
         view = f"CREATE OR REPLACE TEMP VIEW v (id STRING) USING {name} OPTIONS ({options})"
         with pytest.raises(SPARK_ERRORS):
             spark.sql(view) and spark.sql("SELECT * FROM v").collect()

@@ -39,13 +39,13 @@ def wide_rows(first: int, count: int, day: str) -> pa.Table:
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy-on-write table of 15 columns in 8 files."""
-    path, each = tmp_path_factory.mktemp("table"), 40
+    path, rows_per_file = tmp_path_factory.mktemp("table"), 40
     builder = TableBuilder(
         storage_for(path), wide_rows(0, 4, "d").schema, table_type="COPY_ON_WRITE"
     ).create()
     for part in range(8):
         day = f"2026-01-0{part % 4 + 1}"
-        rows = {(day, f"file-{part}"): wide_rows(part * each, each, day)}
+        rows = {(day, f"file-{part}"): wide_rows(part * rows_per_file, rows_per_file, day)}
         builder.commit(rows, action="commit", operation="BULK_INSERT")
     return path
 
@@ -74,7 +74,7 @@ class Scan:
         (read,) = re.findall(r"ReadSchema: struct<(.*)>", plan)
         return cls(
             # To name columns costs nothing.
-            tuple(each for each in names if each != "Project"),
+            tuple(name for name in names if name != "Project"),
             frozenset(re.findall(r"(\w+):", read)),
             "Batched: true" in plan,
             frozenset(frame.inputFiles()),
@@ -83,7 +83,7 @@ class Scan:
 
 @pytest.fixture
 def usual(spark: SparkSession) -> Iterator[None]:
-    """Queries are compiled, as in sessions that are not of tests, and plans told in full."""
+    """Queries are compiled, as in sessions outside of tests, and plans are printed in full."""
     settings = {
         "spark.sql.codegen.wholeStage": "true",
         "spark.sql.codegen.factoryMode": "FALLBACK",
@@ -104,12 +104,12 @@ def test_a_table_without_logs_is_scanned_as_its_bare_parquet_files(
 ) -> None:
     files = [str(file) for file in table.glob("*/*.parquet")]
     frame, ours = query(spark.read.parquet(*files)), query(lw.open(str(table), spark=spark).read())
-    bare, found = Scan.of(frame), Scan.of(ours)
+    bare, scan = Scan.of(frame), Scan.of(ours)
     assert len(bare.files) == 8
     assert bare.nodes[-1] == "FileScan parquet"
-    # The partition is told by the path, and need not be read.
-    assert bare.columns - {"day"} == found.columns - {"_tmp_metadata_row_index"}
-    assert replace(found, columns=bare.columns) == bare
+    # The value of the partition is in the path, and need not be read.
+    assert bare.columns - {"day"} == scan.columns - {"_tmp_metadata_row_index"}
+    assert replace(scan, columns=bare.columns) == bare
     assert ours.count() == frame.count()
 
 
@@ -144,5 +144,5 @@ def test_names_that_look_like_patterns_are_names(spark: SparkSession, tmp_path: 
     days = ["b", "a[1]", "a{1,2}", "s*", "q?", "back\\slash"]
     rows = [(f"k{number}", day) for number, day in enumerate(days)]
     table.insert(spark.createDataFrame(rows, "id STRING, day STRING"))
-    found = table.read().select("id", "day").collect()
-    assert sorted(map(tuple, found)) == rows
+    read_rows = table.read().select("id", "day").collect()
+    assert sorted(map(tuple, read_rows)) == rows

@@ -18,7 +18,7 @@ CHECK = Path(__file__).with_name("secrets_check.py")
 def test_credentials_show_nowhere(tmp_path: Path) -> None:
     with moto_server() as server:
         server.create_bucket("lake")
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, str(CHECK), server.endpoint, str(tmp_path)],
             capture_output=True,
             text=True,
@@ -27,10 +27,10 @@ def test_credentials_show_nowhere(tmp_path: Path) -> None:
             timeout=900,
             check=False,
         )
-    assert done.returncode == 0, done.stderr[-6000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["shown"] == {}
-    assert found["texts"] > 50
+    assert result.returncode == 0, result.stderr[-6000:]
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report["shown"] == {}
+    assert report["texts"] > 50
     # Spark logs what it does there.
-    assert "INFO" in done.stderr
-    assert shown_in(done.stdout + done.stderr) == []
+    assert "INFO" in result.stderr
+    assert shown_in(result.stdout + result.stderr) == []

@@ -18,7 +18,7 @@ def test_on_connect(golden: GoldenTables) -> None:
     for name in session_check.TABLES:
         assert golden[name].is_dir()
     tests = str(Path(session_check.__file__).parents[1])
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, session_check.__file__, str(golden.folder)],
         capture_output=True,
         text=True,
@@ -26,5 +26,5 @@ def test_on_connect(golden: GoldenTables) -> None:
         cwd=golden.folder,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-6000:]
-    assert done.stdout.endswith("OK\n")
+    assert result.returncode == 0, result.stderr[-6000:]
+    assert result.stdout.endswith("OK\n")

@@ -17,11 +17,11 @@ from lakewright.cli.spark import spark_work
 
 # Ten minutes: only what hangs gets there.
 POLLS = 30_000
-TOLD = re.compile(r"2 of \d+ tasks, \d+ rows, ")
+PROGRESS = re.compile(r"2 of \d+ tasks, \d+ rows, ")
 
 
 def test_tasks_and_rows_are_reported_while_a_job_runs(spark: SparkSession, tmp_path: Path) -> None:
-    """Two of its tasks end at once; the others wait until that was told."""
+    """Two of its tasks end at once; the others wait until Spark has reported that."""
     gate = tmp_path / "gate"
 
     def waiting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -31,14 +31,14 @@ def test_tasks_and_rows_are_reported_while_a_job_runs(spark: SparkSession, tmp_p
         yield from batches
 
     def wait_for_rows(job: Future[list[Any]]) -> str:
-        told = ""
+        progress = ""
         for _ in range(POLLS):
-            told = look()
-            if TOLD.match(told) or job.done():
+            progress = look()
+            if PROGRESS.match(progress) or job.done():
                 break
             time.sleep(0.02)
         gate.touch()
-        return told
+        return progress
 
     path = str(tmp_path / "rows")
     spark.range(400).repartition(6).write.parquet(path)
@@ -49,9 +49,9 @@ def test_tasks_and_rows_are_reported_while_a_job_runs(spark: SparkSession, tmp_p
         frame = spark.read.parquet(path).mapInArrow(waiting, "id long")
         with ThreadPoolExecutor(1) as threads:
             job = threads.submit(frame.collect)
-            told = wait_for_rows(job)
+            progress = wait_for_rows(job)
             assert len(job.result()) == 400
     finally:
         spark.conf.unset("spark.sql.files.maxPartitionBytes")
-    assert TOLD.match(told), told
+    assert PROGRESS.match(progress), progress
     assert look() == ""

@@ -18,7 +18,7 @@ from support.soak import some
 QUIET = {"hoodie.compact.inline": "false", "hoodie.clean.automatic": "false"}
 
 
-class Told:
+class SqlTable:
     """A table in the catalog, and statements about it."""
 
     def __init__(self, spark: SparkSession, path: str, name: str) -> None:
@@ -38,13 +38,15 @@ class Told:
 
 # What a statement means is the same on both types of tables; most are tried on one.
 on_both, on_cow, on_mor = (
-    pytest.mark.parametrize("told", some(["cow", "mor"], *places), indirect=True)
+    pytest.mark.parametrize("table", some(["cow", "mor"], *places), indirect=True)
     for places in ((0, 1), (0,), (1,))
 )
 
 
 @pytest.fixture
-def told(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Told]:
+def table(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
+) -> Iterator[SqlTable]:
     lw.install(spark)
     for key, value in QUIET.items():
         spark.conf.set(key, value)
@@ -56,7 +58,7 @@ def told(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) ->
         f"PARTITIONED BY (day) LOCATION '{path}'"
     )
     spark.sql(f"INSERT INTO {name} VALUES ('a', 1, 1, 'd1'), ('b', 2, 1, 'd1'), ('c', 3, 1, 'd2')")
-    yield Told(spark, path, name)
+    yield SqlTable(spark, path, name)
     spark.sql(f"DROP TABLE {name}")
     for key in QUIET:
         spark.conf.unset(key)
@@ -66,25 +68,27 @@ START = [("a", 1, "d1"), ("b", 2, "d1"), ("c", 3, "d2")]
 
 
 @on_both
-def test_update_and_delete(told: Told) -> None:
-    assert told.rows() == START
-    done = told.sql("UPDATE TBL AS x SET v = x.v + 10L WHERE x.id IN (SELECT 'a' UNION SELECT 'c')")
-    assert done == [(2,)]
-    assert told.rows() == [("a", 11, "d1"), ("b", 2, "d1"), ("c", 13, "d2")]
+def test_update_and_delete(table: SqlTable) -> None:
+    assert table.rows() == START
+    counts = table.sql(
+        "UPDATE TBL AS x SET v = x.v + 10L WHERE x.id IN (SELECT 'a' UNION SELECT 'c')"
+    )
+    assert counts == [(2,)]
+    assert table.rows() == [("a", 11, "d1"), ("b", 2, "d1"), ("c", 13, "d2")]
     # A condition that is null holds for no row.
-    told.sql("UPDATE TBL SET v = NULL WHERE ID = 'b'")
-    assert told.sql("DELETE FROM TBL WHERE v <> 11;") == [(1,)]
-    assert told.rows() == [("a", 11, "d1"), ("b", None, "d1")]
-    assert told.sql("DELETE FROM TBL WHERE id = ? AND v IS NULL", ["b"]) == [(1,)]
-    assert told.sql("UPDATE TBL SET v = :v WHERE id = :id", {"id": "a", "v": 7}) == [(1,)]
-    assert told.rows() == [("a", 7, "d1")]
-    assert told.commits == 6
+    table.sql("UPDATE TBL SET v = NULL WHERE ID = 'b'")
+    assert table.sql("DELETE FROM TBL WHERE v <> 11;") == [(1,)]
+    assert table.rows() == [("a", 11, "d1"), ("b", None, "d1")]
+    assert table.sql("DELETE FROM TBL WHERE id = ? AND v IS NULL", ["b"]) == [(1,)]
+    assert table.sql("UPDATE TBL SET v = :v WHERE id = :id", {"id": "a", "v": 7}) == [(1,)]
+    assert table.rows() == [("a", 7, "d1")]
+    assert table.commits == 6
 
 
 @on_both
-def test_merge_is_one_commit_with_deletes_updates_and_inserts(told: Told) -> None:
-    before = told.commits
-    done = told.sql(
+def test_merge_is_one_commit_with_deletes_updates_and_inserts(table: SqlTable) -> None:
+    before = table.commits
+    counts = table.sql(
         """
         WITH s AS (
           SELECT * FROM VALUES ('a', 100, 2, 'd1', 'u'), ('b', 0, 2, 'd1', 'd'),
@@ -97,25 +101,25 @@ def test_merge_is_one_commit_with_deletes_updates_and_inserts(told: Told) -> Non
         WHEN NOT MATCHED BY SOURCE AND t.v = 3 THEN UPDATE SET t.v = -t.v
         """
     )
-    assert done == [(4, 2, 1, 1)]
-    assert told.rows() == [("a", 101, "d1"), ("c", -3, "d2"), ("z", 26, "d3")]
-    assert told.commits == before + 1
+    assert counts == [(4, 2, 1, 1)]
+    assert table.rows() == [("a", 101, "d1"), ("c", -3, "d2"), ("z", 26, "d3")]
+    assert table.commits == before + 1
     # The marks of rows that leave are no column of the table.
-    assert lw.open(told.path, told.spark).read().columns[5:] == ["id", "v", "ts", "day"]
-    told.sql(
+    assert lw.open(table.path, table.spark).read().columns[5:] == ["id", "v", "ts", "day"]
+    table.sql(
         "MERGE INTO TBL USING (SELECT 'z' AS id) s ON TBL.id = s.id "
         "WHEN NOT MATCHED BY SOURCE THEN DELETE "
         "WHEN NOT MATCHED THEN INSERT (id, day) VALUES (s.id, 'd9')"
     )
-    assert told.rows() == [("z", 26, "d3")]
+    assert table.rows() == [("z", 26, "d3")]
 
 
 @on_mor
-def test_with_a_global_index_a_merge_moves_and_deletes_rows_in_one_commit(told: Told) -> None:
-    before = told.commits
-    told.spark.conf.set("hoodie.index.type", "GLOBAL_SIMPLE")
+def test_with_a_global_index_a_merge_moves_and_deletes_rows_in_one_commit(table: SqlTable) -> None:
+    before = table.commits
+    table.spark.conf.set("hoodie.index.type", "GLOBAL_SIMPLE")
     try:
-        told.sql(
+        table.sql(
             """
             MERGE INTO TBL t
             USING (VALUES ('a', 0, 2, 'd1', 'd'), ('c', 30, 2, 'd1', 'i')) AS s(id, v, ts, day, op)
@@ -125,9 +129,9 @@ def test_with_a_global_index_a_merge_moves_and_deletes_rows_in_one_commit(told: 
             """
         )
     finally:
-        told.spark.conf.unset("hoodie.index.type")
-    assert told.rows() == [("b", 2, "d1"), ("c", 30, "d1")]
-    assert told.commits == before + 1
+        table.spark.conf.unset("hoodie.index.type")
+    assert table.rows() == [("b", 2, "d1"), ("c", 30, "d1")]
+    assert table.commits == before + 1
 
 
 WRONG_MERGES = {
@@ -157,11 +161,11 @@ WRONG_MERGES = {
 
 
 @on_mor
-def test_wrong_statements_change_nothing(told: Told) -> None:
-    before = sorted(path for path in Path(told.path).rglob("*") if path.is_file())
+def test_wrong_statements_change_nothing(table: SqlTable) -> None:
+    before = sorted(path for path in Path(table.path).rglob("*") if path.is_file())
     for text, message in WRONG_MERGES.values():
         with pytest.raises(lw.InvalidError, match=message):
-            told.sql(f"MERGE INTO TBL t {text}")
+            table.sql(f"MERGE INTO TBL t {text}")
     for text, message in {
         "UPDATE TBL SET id = 'x'": "key and of the partition",
         "UPDATE TBL SET v = 99999999999": "Spark could not evaluate|does not fit",
@@ -174,11 +178,11 @@ def test_wrong_statements_change_nothing(told: Told) -> None:
         "ALTER TABLE TBL DROP PARTITION (day = '*')": "no partition",
     }.items():
         with pytest.raises(lw.InvalidError, match=message):
-            told.sql(text)
+            table.sql(text)
     with pytest.raises(PySparkException, match="nowhere"):
-        told.sql("DELETE FROM TBL WHERE nowhere = 1")
-    assert told.rows() == START
-    after = sorted(path for path in Path(told.path).rglob("*") if path.is_file())
+        table.sql("DELETE FROM TBL WHERE nowhere = 1")
+    assert table.rows() == START
+    after = sorted(path for path in Path(table.path).rglob("*") if path.is_file())
     # Rollbacks of writes that failed while their rows were computed leave traces of their own.
     assert [p for p in after if p.suffix == ".parquet"] == [
         p for p in before if p.suffix == ".parquet"
@@ -186,54 +190,54 @@ def test_wrong_statements_change_nothing(told: Told) -> None:
 
 
 @on_mor
-def test_inserts(told: Told) -> None:
-    told.sql("INSERT INTO TBL PARTITION (day = 'd4') SELECT 'e', 5, 1")
-    told.sql("INSERT INTO TBL (day, id) VALUES ('d4', 'f')")
-    told.sql("INSERT INTO TBL BY NAME SELECT 'd4' AS DAY, 'g' AS id, 7 AS v")
-    assert told.rows()[3:] == [("e", 5, "d4"), ("f", None, "d4"), ("g", 7, "d4")]
-    told.sql("INSERT OVERWRITE TBL PARTITION (day = 'd4') VALUES ('h', 8, 1)")
-    assert told.rows() == [*START, ("h", 8, "d4")]
-    told.sql("INSERT OVERWRITE TABLE TBL PARTITION (day = 'd4') SELECT 'h', 8, 1 WHERE false")
-    assert told.rows() == START
-    told.spark.conf.set("hoodie.spark.sql.insert.into.operation", "upsert")
+def test_inserts(table: SqlTable) -> None:
+    table.sql("INSERT INTO TBL PARTITION (day = 'd4') SELECT 'e', 5, 1")
+    table.sql("INSERT INTO TBL (day, id) VALUES ('d4', 'f')")
+    table.sql("INSERT INTO TBL BY NAME SELECT 'd4' AS DAY, 'g' AS id, 7 AS v")
+    assert table.rows()[3:] == [("e", 5, "d4"), ("f", None, "d4"), ("g", 7, "d4")]
+    table.sql("INSERT OVERWRITE TBL PARTITION (day = 'd4') VALUES ('h', 8, 1)")
+    assert table.rows() == [*START, ("h", 8, "d4")]
+    table.sql("INSERT OVERWRITE TABLE TBL PARTITION (day = 'd4') SELECT 'h', 8, 1 WHERE false")
+    assert table.rows() == START
+    table.spark.conf.set("hoodie.spark.sql.insert.into.operation", "upsert")
     try:
-        assert told.sql("INSERT INTO TBL VALUES ('a', 9, 2, 'd1')") == [(1, 0)]
+        assert table.sql("INSERT INTO TBL VALUES ('a', 9, 2, 'd1')") == [(1, 0)]
     finally:
-        told.spark.conf.unset("hoodie.spark.sql.insert.into.operation")
-    assert told.rows()[0] == ("a", 9, "d1")
-    told.sql("ALTER TABLE TBL DROP PARTITION (day = 'd1')")
-    told.sql("ALTER TABLE TBL DROP IF EXISTS PARTITION (day = 'd1')")
-    assert told.rows() == [("c", 3, "d2")]
-    told.sql("INSERT OVERWRITE TBL VALUES ('x', 1, 1, 'd7')")
-    assert told.rows() == [("x", 1, "d7")]
-    told.sql("TRUNCATE TABLE TBL")
-    assert told.rows() == []
+        table.spark.conf.unset("hoodie.spark.sql.insert.into.operation")
+    assert table.rows()[0] == ("a", 9, "d1")
+    table.sql("ALTER TABLE TBL DROP PARTITION (day = 'd1')")
+    table.sql("ALTER TABLE TBL DROP IF EXISTS PARTITION (day = 'd1')")
+    assert table.rows() == [("c", 3, "d2")]
+    table.sql("INSERT OVERWRITE TBL VALUES ('x', 1, 1, 'd7')")
+    assert table.rows() == [("x", 1, "d7")]
+    table.sql("TRUNCATE TABLE TBL")
+    assert table.rows() == []
 
 
 @on_cow
-def test_points_in_time_paths_and_changes(told: Told) -> None:
-    first = lw.open(told.path, told.spark).timeline()[0]
-    told.sql("DELETE FROM TBL WHERE id = 'a'")
+def test_points_in_time_paths_and_changes(table: SqlTable) -> None:
+    first = lw.open(table.path, table.spark).timeline()[0]
+    table.sql("DELETE FROM TBL WHERE id = 'a'")
     instant = first.requested_at
     for text in (
         f"SELECT t.id FROM TBL TIMESTAMP AS OF '{instant}' t ORDER BY 1",
         f"SELECT TBL.id FROM TBL VERSION AS OF {instant} ORDER BY id",
     ):
-        assert told.sql(text) == [("a",), ("b",), ("c",)]
-    assert told.sql(f"SELECT count(*) FROM hudi.`{told.path}` WHERE v > :v", {"v": 0}) == [(2,)]
-    told.sql(f"UPDATE hudi.`{told.path}` SET v = 5 WHERE id = 'b'")
-    changed = told.sql(
+        assert table.sql(text) == [("a",), ("b",), ("c",)]
+    assert table.sql(f"SELECT count(*) FROM hudi.`{table.path}` WHERE v > :v", {"v": 0}) == [(2,)]
+    table.sql(f"UPDATE hudi.`{table.path}` SET v = 5 WHERE id = 'b'")
+    changed = table.sql(
         f"SELECT id, v FROM hudi_table_changes('TBL', 'latest_state', '{first.completed_at}')"
     )
     assert changed == [("b", 5)]
     # Rows come back from a table as it was.
-    told.sql(
+    table.sql(
         f"MERGE INTO TBL t USING TBL TIMESTAMP AS OF '{instant}' AS s "
         "ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
     )
-    assert [row[0] for row in told.rows()] == ["a", "b", "c"]
+    assert [row[0] for row in table.rows()] == ["a", "b", "c"]
     with pytest.raises(lw.UnsupportedError, match="point in time"):
-        told.sql("SELECT * FROM TBL TIMESTAMP AS OF now()")
+        table.sql("SELECT * FROM TBL TIMESTAMP AS OF now()")
 
 
 def test_what_is_not_ours_goes_to_spark(spark: SparkSession, tmp_path: Path) -> None:
@@ -253,17 +257,17 @@ def test_what_is_not_ours_goes_to_spark(spark: SparkSession, tmp_path: Path) -> 
 
 
 @on_cow
-def test_a_copy_or_view_of_our_table_is_not_ours(told: Told) -> None:
-    told.sql("CREATE TEMP VIEW only_d1 AS SELECT * FROM TBL WHERE day = 'd1'")
-    told.sql("CREATE TABLE copied USING parquet AS SELECT * FROM TBL")
+def test_a_copy_or_view_of_our_table_is_not_ours(table: SqlTable) -> None:
+    table.sql("CREATE TEMP VIEW only_d1 AS SELECT * FROM TBL WHERE day = 'd1'")
+    table.sql("CREATE TABLE copied USING parquet AS SELECT * FROM TBL")
     try:
         with pytest.raises(SPARK_ERRORS):
-            told.sql("DELETE FROM only_d1")
-        told.sql("INSERT INTO copied SELECT * FROM copied")
-        assert told.rows() == START
+            table.sql("DELETE FROM only_d1")
+        table.sql("INSERT INTO copied SELECT * FROM copied")
+        assert table.rows() == START
     finally:
-        told.sql("DROP TABLE copied")
-        told.sql("DROP VIEW only_d1")
+        table.sql("DROP TABLE copied")
+        table.sql("DROP VIEW only_d1")
 
 
 def test_creating(spark: SparkSession, tmp_path: Path) -> None:
@@ -282,8 +286,8 @@ def test_creating(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @on_cow
-def test_creating_from_a_query(told: Told) -> None:
-    path, name = f"{told.path}_made", f"made_{told.name}"
+def test_creating_from_a_query(table: SqlTable) -> None:
+    path, name = f"{table.path}_made", f"made_{table.name}"
     head = f"CREATE TABLE {name} USING hudi PARTITIONED BY (Day) LOCATION '{path}'"
     keyed = f"{head} OPTIONS (primaryKey = 'id')"
     query = "WITH few AS (SELECT day, id, v AS `using` FROM TBL WHERE id <> :no) SELECT * FROM few"
@@ -291,20 +295,20 @@ def test_creating_from_a_query(told: Told) -> None:
         f"{head.replace(' USING', ' (id INT) USING')} AS SELECT 1 AS id": "leave one of them out",
         f"{head} AS SELECT 1 AS id": "no such column",
         f"{head} AS SELECT nothing": "nothing",
-        f"CREATE TABLE n USING hudi LOCATION '{told.path}' AS SELECT 1 AS id": "INSERT INTO adds",
+        f"CREATE TABLE n USING hudi LOCATION '{table.path}' AS SELECT 1 AS id": "INSERT INTO adds",
     }.items():
         with pytest.raises((lw.InvalidError, PySparkException), match=message):
-            told.sql(wrong)
+            table.sql(wrong)
         assert not Path(path).exists()
-    assert told.sql(f"{keyed} AS {query};", {"no": "b"}) == []
+    assert table.sql(f"{keyed} AS {query};", {"no": "b"}) == []
     try:
-        rows = told.sql(f"SELECT id, `using`, day FROM {name}")
+        rows = table.sql(f"SELECT id, `using`, day FROM {name}")
         assert sorted(rows) == [("a", 1, "d1"), ("c", 3, "d2")]
-        made = lw.open(path, told.spark)
+        made = lw.open(path, table.spark)
         assert made.snapshot().config.record_key_fields == ("id",)
         assert made.read().columns[-3:] == ["id", "using", "day"]
-        told.sql(f"UPDATE {name} SET `using` = 9 WHERE id = 'a'")
-        assert told.sql(f"SELECT `using` FROM {name} WHERE id = 'a'") == [(9,)]
-        assert told.sql(f"{keyed.replace('TABLE', 'TABLE IF NOT EXISTS')} SELECT 1 AS id") == []
+        table.sql(f"UPDATE {name} SET `using` = 9 WHERE id = 'a'")
+        assert table.sql(f"SELECT `using` FROM {name} WHERE id = 'a'") == [(9,)]
+        assert table.sql(f"{keyed.replace('TABLE', 'TABLE IF NOT EXISTS')} SELECT 1 AS id") == []
     finally:
-        told.sql(f"DROP TABLE {name}")
+        table.sql(f"DROP TABLE {name}")

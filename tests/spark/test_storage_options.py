@@ -53,68 +53,68 @@ def opened_table(spark: SparkSession, place: Path) -> lw.Table:
     return lw.open(str(place), spark, options=STORAGE_OPTIONS)
 
 
-def save(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    writer = frame(spark).write.format("hudi").options(**TABLE, **said)
+def save(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
+    writer = frame(spark).write.format("hudi").options(**TABLE, **extra)
     writer.mode("append").save(str(place))
 
 
-def read(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    ids(spark.read.format("hudi").options(**said).load(str(place)))
+def read(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
+    ids(spark.read.format("hudi").options(**extra).load(str(place)))
 
 
-def read_a_stream(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    rows = spark.readStream.format("hudi").options(**said).load(str(place))
+def read_a_stream(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
+    rows = spark.readStream.format("hudi").options(**extra).load(str(place))
     writer = rows.writeStream.format("parquet").trigger(availableNow=True)
     writer = writer.option("checkpointLocation", f"{place}-c").option("path", f"{place}-out")
     writer.start().awaitTermination()
     assert ids(spark.read.parquet(f"{place}-out")) == ["a"]
 
 
-def write_a_stream(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
+def write_a_stream(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
     source = f"{place}-in"
     frame(spark).write.mode("overwrite").parquet(source)
     rows = spark.readStream.schema("id STRING, ts INT").parquet(source)
-    writer = rows.writeStream.format("hudi").options(**TABLE, **said).trigger(availableNow=True)
+    writer = rows.writeStream.format("hudi").options(**TABLE, **extra).trigger(availableNow=True)
     writer.option("checkpointLocation", f"{place}-c").start(str(place)).awaitTermination()
 
 
-def upsert(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    opened_table(spark, place).upsert(frame(spark), options=said)
+def upsert(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
+    opened_table(spark, place).upsert(frame(spark), options=extra)
 
 
-def run_service(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    opened_table(spark, place).run("clean", options=said)
+def run_service(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
+    opened_table(spark, place).run("clean", options=extra)
 
 
-def sink(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
+def sink(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
     name = {"hoodie.datasource.write.streaming.checkpoint.identifier": "s"}
-    opened_table(spark, place).stream_sink({**name, **said})(frame(spark), 0)
+    opened_table(spark, place).stream_sink({**name, **extra})(frame(spark), 0)
 
 
-def freshness(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    opened_table(spark, place).freshness(said)
+def freshness(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
+    opened_table(spark, place).freshness(extra)
 
 
-def call(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    told = ", ".join(f"{key}={value}" for key, value in said.items())
-    spark.sql(f"CALL run_service(path => '{place}', service => 'clean', options => '{told}')")
+def call(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
+    listed = ", ".join(f"{key}={value}" for key, value in extra.items())
+    spark.sql(f"CALL run_service(path => '{place}', service => 'clean', options => '{listed}')")
 
 
-def explain_ttl(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    told = ", ".join(f"{key}={value}" for key, value in {**STORAGE_OPTIONS, **said}.items())
+def explain_ttl(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
+    listed = ", ".join(f"{key}={value}" for key, value in {**STORAGE_OPTIONS, **extra}.items())
     try:
-        spark.sql(f"CALL ttl_explain(path => '{place}', options => '{told}')")
+        spark.sql(f"CALL ttl_explain(path => '{place}', options => '{listed}')")
     except lw.InvalidError as error:
         if "option" in error.facts:
             raise
 
 
-def statements(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
+def statements(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
     """The catalog keeps the options of a name, for each statement on it."""
-    told = ", ".join(f"{key} = {value}" for key, value in said.items())
+    listed = ", ".join(f"{key} = {value}" for key, value in extra.items())
     spark.sql("DROP TABLE IF EXISTS named")
     try:
-        spark.sql(f"CREATE TABLE named USING hudi OPTIONS ({told}) LOCATION '{place}'")
+        spark.sql(f"CREATE TABLE named USING hudi OPTIONS ({listed}) LOCATION '{place}'")
         assert ids(spark.table("named")) == ["a"]
         spark.sql("INSERT INTO named VALUES ('c', 1)")
         spark.sql("UPDATE named SET ts = 2 WHERE id = 'a'")
@@ -125,16 +125,16 @@ def statements(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
         spark.sql("DROP TABLE IF EXISTS named")
 
 
-def temporary_view(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
-    told = ", ".join(f"{key} '{value}'" for key, value in said.items())
+def temporary_view(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
+    listed = ", ".join(f"{key} '{value}'" for key, value in extra.items())
     try:
-        spark.sql(f"CREATE TEMP VIEW seen USING hudi OPTIONS (path '{place}', {told})")
-        assert ids(spark.table("seen")) == ["a"]
+        spark.sql(f"CREATE TEMP VIEW viewed USING hudi OPTIONS (path '{place}', {listed})")
+        assert ids(spark.table("viewed")) == ["a"]
     finally:
-        spark.catalog.dropTempView("seen")
+        spark.catalog.dropTempView("viewed")
 
 
-def ingest_files(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
+def ingest_files(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
     file = Path(f"{place}-files") / "f.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps({"id": "b", "ts": 1}))
@@ -145,16 +145,16 @@ def ingest_files(spark: SparkSession, place: Path, said: dict[str, str]) -> None
         "lakewright.source.files.format": "json",
         "lakewright.source.schema": "id STRING, ts INT",
     }
-    lw.ingest(spark, "files", str(place), options={**options, **said})
+    lw.ingest(spark, "files", str(place), options={**options, **extra})
 
 
-def ingest_from(spark: SparkSession, place: Path, said: dict[str, str]) -> None:
+def ingest_from(spark: SparkSession, place: Path, extra: dict[str, str]) -> None:
     options = {
         **TABLE,
         "hoodie.streamer.source.hoodieincr.path": str(place),
         "hoodie.streamer.source.hoodieincr.missing.checkpoint.strategy": "READ_UPTO_LATEST_COMMIT",
     }
-    lw.ingest(spark, "hudi", f"{place}-copy", options={**options, **said})
+    lw.ingest(spark, "hudi", f"{place}-copy", options={**options, **extra})
 
 
 Interface = Callable[[SparkSession, Path, dict[str, str]], None]
@@ -177,7 +177,7 @@ NEEDING = [f for f in (*HERE, temporary_view) if f not in (upsert, run_service, 
 REFUSING = [*HERE, explain_ttl, temporary_view]
 
 
-@pytest.mark.parametrize("interface", HERE, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("interface", HERE, ids=lambda interface: interface.__name__)
 def test_options_of_storage_arrive(
     interface: Interface, spark: SparkSession, place: Path, opened: OpenedStorages
 ) -> None:
@@ -185,7 +185,7 @@ def test_options_of_storage_arrive(
     assert all_have_options(opened.of(place))
 
 
-@pytest.mark.parametrize("interface", NEEDING, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("interface", NEEDING, ids=lambda interface: interface.__name__)
 def test_without_them_the_checksum_counts(
     interface: Interface, spark: SparkSession, place: Path
 ) -> None:
@@ -193,7 +193,7 @@ def test_without_them_the_checksum_counts(
         interface(spark, place, {"durable": "false"})
 
 
-@pytest.mark.parametrize("interface", REFUSING, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("interface", REFUSING, ids=lambda interface: interface.__name__)
 def test_an_unknown_option_is_refused_and_changes_nothing(
     interface: Interface, spark: SparkSession, place: Path
 ) -> None:
@@ -247,8 +247,8 @@ def unknown_in_create(spark: SparkSession, place: Path) -> Any:
 
 
 def unknown_in_sql(spark: SparkSession, place: Path) -> Any:
-    said = "TBLPROPERTIES (primaryKey = 'id', hoodie.tabel.name = 't')"
-    spark.sql(f"CREATE TABLE t (id STRING) USING hudi {said} LOCATION '{place}'")
+    properties = "TBLPROPERTIES (primaryKey = 'id', hoodie.tabel.name = 't')"
+    spark.sql(f"CREATE TABLE t (id STRING) USING hudi {properties} LOCATION '{place}'")
 
 
 def unknown_in_open(spark: SparkSession, place: Path) -> Any:

@@ -57,7 +57,7 @@ class Stream:
         return [rows for _, rows in sorted(self.batches.items())]
 
     def _take(self, frame: DataFrame, number: int) -> None:
-        self.batches[number] = sorted(each.id for each in frame.collect())
+        self.batches[number] = sorted(record.id for record in frame.collect())
         if self.dies:
             raise RuntimeError("killed")
 
@@ -129,8 +129,8 @@ def test_a_running_stream_takes_what_comes(spark: SparkSession, tmp_path: Path) 
         for number in (2, 3):
             table.upsert([row("a", number)])
             query.processAllAvailable()
-        found = sorted((each.id, each.ts) for each in spark.table("taken").collect())
-        assert found == [("a", 1), ("a", 2), ("a", 3), ("k1", 1)]
+        rows = sorted((record.id, record.ts) for record in spark.table("taken").collect())
+        assert rows == [("a", 1), ("a", 2), ("a", 3), ("k1", 1)]
     finally:
         query.stop()
         query.awaitTermination()
@@ -148,9 +148,9 @@ def test_a_cleaned_range_ends_the_query_and_names_the_option(
         stream.run()
     assert stream.batches == {}
     stream.options = {LIMIT: "1"}
-    found = stream.run()
-    # Of `a` the clean has left the last two versions.
-    assert sorted(each for rows in found for each in rows) == ["a", "a", "k1", "k2"]
+    batches = stream.run()
+    # The clean has retained the last two versions of `a`.
+    assert sorted(key for rows in batches for key in rows) == ["a", "a", "k1", "k2"]
 
 
 def test_a_new_column_ends_the_query_and_comes_with_the_next(
@@ -161,17 +161,17 @@ def test_a_new_column_ends_the_query_and_comes_with_the_next(
     )
     frame = spark.readStream.format("hudi").load(str(tmp_path / "t"))
     table.insert(spark.createDataFrame([("a", 1, 2.5)], "id STRING, x INT, y DOUBLE"))
-    found: list[Any] = []
+    received: list[Any] = []
 
     def run(data: DataFrame) -> None:
-        writer = data.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
+        writer = data.writeStream.foreachBatch(lambda rows, _: received.extend(rows.collect()))
         writer = writer.option("checkpointLocation", str(tmp_path / "c"))
         start_query(writer.trigger(availableNow=True)).awaitTermination()
 
     with pytest.raises(PySparkException, match=r"new columns.*'y'"):
         run(frame)
     run(spark.readStream.format("hudi").load(str(tmp_path / "t")))
-    assert [(each.id, each.y) for each in found] == [("a", 2.5)]
+    assert [(record.id, record.y) for record in received] == [("a", 2.5)]
 
 
 def test_named_columns(spark: SparkSession, golden: GoldenTables, tmp_path: Path) -> None:
@@ -189,11 +189,11 @@ def test_every_type_comes_through(spark: SparkSession, golden: GoldenTables) -> 
     path = str(golden["mor_avro"])
     frame = spark.readStream.format("hudi").load(path)
     assert frame.schema == spark.read.format("hudi").load(path).schema
-    found: list[Any] = []
-    writer = frame.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
+    received: list[Any] = []
+    writer = frame.writeStream.foreachBatch(lambda rows, _: received.extend(rows.collect()))
     start_query(writer.trigger(availableNow=True)).awaitTermination()
-    assert len(found) == 26
-    assert set(map(str, found)) == set(map(str, spark.read.format("hudi").load(path).collect()))
+    assert len(received) == 26
+    assert set(map(str, received)) == set(map(str, spark.read.format("hudi").load(path).collect()))
 
 
 def test_what_is_wrong_is_reported_before_anything_starts(
@@ -211,7 +211,7 @@ def test_what_is_wrong_is_reported_before_anything_starts(
         spark.readStream.format("hudi").option("hoodie.metadata.enable", True).load(path)
 
 
-def test_other_streams_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_other_streams_are_not_changed(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.json(str(tmp_path / "plain"))
     frame = spark.readStream.schema("id LONG").format("json").load(str(tmp_path / "plain"))
     assert frame.isStreaming

@@ -18,11 +18,11 @@ OLD_ROWS = {"spec": "day=*", "level": "RECORD", "units": "MONTHS", "value": 1}
 
 
 def ids(table: lw.Table) -> list[str]:
-    return sorted(each["id"] for each in table.read().collect())
+    return sorted(row["id"] for row in table.read().collect())
 
 
 @pytest.mark.parametrize("kind", some(["COPY_ON_WRITE", "MERGE_ON_READ"], 1))
-def test_old_rows_go(kind: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_old_rows_are_deleted(kind: str, spark: SparkSession, tmp_path: Path) -> None:
     now = datetime.now(UTC)
     rows: list[tuple[Any, ...]] = [
         (f"{day}-{n}", day, n, now - timedelta(days=20 * n)) for day in ("a", "b") for n in range(4)
@@ -43,8 +43,8 @@ def test_old_rows_go(kind: str, spark: SparkSession, tmp_path: Path) -> None:
     table.upsert(spark.createDataFrame(renewed, DDL))
     table.ttl.save(OLD_ROWS)
     table.ttl.enable()
-    done = table.run("ttl")
-    assert isinstance(done, Commit)
-    assert (done.operation, done.deleted) == ("DELETE", 3)
+    commit = table.run("ttl")
+    assert isinstance(commit, Commit)
+    assert (commit.operation, commit.deleted) == ("DELETE", 3)
     assert ids(table) == ["a-0", "a-1", "b-0", "b-1", "b-3", "c-9"]
     assert not table.run("ttl")

@@ -76,9 +76,9 @@ def test_values_of_all_types_are_taken_if_they_stay_the_same(
 ) -> None:
     table = typed(spark, tmp_path / "t", "id")
     table.upsert(narrow(spark, ("1", WHOLE, 2**54)))
-    [found] = table.read().where("id = '1'").collect()
-    assert (found.ts, found.f, found.x) == (2, 5.0, float(2**54))
-    assert (found.price, found.born) == (Decimal("1.50"), date(1, 1, 1))
+    [row] = table.read().where("id = '1'").collect()
+    assert (row.ts, row.f, row.x) == (2, 5.0, float(2**54))
+    assert (row.price, row.born) == (Decimal("1.50"), date(1, 1, 1))
     assert table.read().where(f"at = '{WHOLE}'").count() == 1
     for bad in (("1", WHOLE, 2**53 + 1), ("1", SPLIT, 1)):
         with pytest.raises(InvalidError, match="would change"):
@@ -137,7 +137,7 @@ def test_values_that_could_be_others_are_refused(
 ODD = ["50%", "%41", "A", "a b", "a+b", "a#b", "a?b=c&d", "*", "[x]", "{a,b}", "ø~", "a;b'c"]
 TABLES = {
     "plain paths by name": ("50% a+b#c?d=e", "COPY_ON_WRITE", "false", "true"),
-    "encoded paths beside logs": ("{x,y}*[z] %41ø", "MERGE_ON_READ", "true", "false"),
+    "encoded paths with logs": ("{x,y}*[z] %41ø", "MERGE_ON_READ", "true", "false"),
 }
 
 
@@ -169,15 +169,15 @@ def test_odd_letters_in_partitions_and_in_the_paths_of_tables(
     changed = [(id, day, n, ts + n) for id, day, n, ts in rows]
     table.upsert(spark.createDataFrame([row for row in changed if row[2]], ddl))
     for frame in (table.read(), spark.read.format("hudi").load(path), table.changes().dataframe):
-        found = frame.select("id", "day", "n", "ts").collect()
-        assert sorted(map(tuple, found)) == sorted(changed)
+        read_rows = frame.select("id", "day", "n", "ts").collect()
+        assert sorted(map(tuple, read_rows)) == sorted(changed)
     # A filter on the column in the path, on the other one, and on both.
     read = table.read()
     picked = {row.day: row.id for row in read.where("n = 1").collect()}
     assert picked == {day: id for id, day, n, _ in changed if n}
     for id, day, n, ts in changed[:8]:
-        found = read.where((F.col("day") == day) & (F.col("n") == n)).select("id", "ts").collect()
-        assert [tuple(row) for row in found] == [(id, ts)]
+        match = read.where((F.col("day") == day) & (F.col("n") == n)).select("id", "ts").collect()
+        assert [tuple(row) for row in match] == [(id, ts)]
     first = changed[0]
     assert table.delete(spark.createDataFrame([first], ddl)).deleted == 1
     assert table.read().count() == len(ODD) - 1

@@ -78,8 +78,8 @@ def test_a_global_index_moves_rows(
             ("new", "d2", 2, "newer"),
         )
     )
-    found = {(row.id, row.day, row.note) for row in table.read().collect()}
-    assert found == {
+    rows = {(row.id, row.day, row.note) for row in table.read().collect()}
+    assert rows == {
         ("a", "d2", "moved"),
         ("b", "d1", "1"),
         ("c", "d1", "1"),
@@ -163,8 +163,8 @@ def test_a_job_written_for_hudi(spark: SparkSession, tmp_path: Path) -> None:
     save(frame(spark, ("n", "d5", 1, "new")), path, "overwrite")
     assert notes(table) == {"n": "new"}
     assert len(table.timeline()) == 4
-    gone = {operation: "delete_partition", "hoodie.datasource.write.partitions.to.delete": "d*"}
-    frame(spark).write.format("hudi").options(**OPTIONS, **gone).mode("append").save(str(path))
+    drop = {operation: "delete_partition", "hoodie.datasource.write.partitions.to.delete": "d*"}
+    frame(spark).write.format("hudi").options(**OPTIONS, **drop).mode("append").save(str(path))
     assert notes(table) == {}
 
 
@@ -187,7 +187,7 @@ def test_partition_by_on_the_writer(spark: SparkSession, tmp_path: Path) -> None
     assert lw.open(str(path)).config.partition_fields == ("day",)
 
 
-def test_other_formats_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_other_formats_are_not_changed(spark: SparkSession, tmp_path: Path) -> None:
     frame(spark, ("a", "d1", 1, "1")).write.mode("overwrite").parquet(str(tmp_path / "p"))
     frame(spark, ("a", "d1", 1, "1")).write.format("json").save(str(tmp_path / "j"))
     assert spark.read.parquet(str(tmp_path / "p")).count() == 1

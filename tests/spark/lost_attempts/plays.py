@@ -2,8 +2,8 @@
 
     plays.py TABLES SEED PLAYS
 
-Prints one line of JSON for each play: what was done, how it ended, and what is wrong with the table
-afterwards, which is to be nothing.
+Prints one line of JSON for each play: what was written, how it ended, and what is wrong with the
+table afterwards, which is to be nothing.
 """
 
 from __future__ import annotations
@@ -123,17 +123,19 @@ class Play:
         ]
 
     def wrong_in_the_end(self) -> list[str]:
-        """What is wrong when no task can be running any more and a writer has come by."""
+        """What is wrong when no task runs any more and another writer has begun a transaction."""
         storage = storage_for(self.address, self.options)
         writer = TransactionManager(storage, LaterClock())
         transaction, _ = writer.begin(lambda snapshot: TransactionSpec(Action.COMMIT))
         transaction.abort()
         # Temporary files of attempts that were killed go with the next clean, or repair.
-        left = [str(each) for each in examine(storage, LaterClock()).findings if not each.safe]
+        unsafe = [
+            str(finding) for finding in examine(storage, LaterClock()).findings if not finding.safe
+        ]
         mended = repair(writer, examine(storage, LaterClock()))
-        found = [*left, *map(str, mended.findings)]
-        found += [f"marker {file.path}" for file in storage.list_tree(".hoodie/.temp")]
-        return [*self.wrong(), *found, *(f"unlisted {path}" for path in unlisted(storage))]
+        problems = [*unsafe, *map(str, mended.findings)]
+        problems += [f"marker {file.path}" for file in storage.list_tree(".hoodie/.temp")]
+        return [*self.wrong(), *problems, *(f"unlisted {path}" for path in unlisted(storage))]
 
 
 def unlisted(storage: Storage) -> list[str]:
@@ -181,8 +183,8 @@ def main() -> None:
         tables.append(play)
     for number in range(plays):
         play = tables[number % len(tables)]
-        done = play.write(chance)
-        line = {"play": number, "table": play.address, **done, "wrong": play.wrong()}
+        outcome = play.write(chance)
+        line = {"play": number, "table": play.address, **outcome, "wrong": play.wrong()}
         print(json.dumps(line), flush=True)
     for play in tables:
         print(json.dumps({"table": play.address, "wrong": play.wrong_in_the_end()}), flush=True)
