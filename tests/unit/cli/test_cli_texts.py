@@ -90,8 +90,8 @@ def test_it_prints(name: str, golden: GoldenTables, tmp_path: Path) -> None:
     shutil.copytree(golden[table], place)
     if name in DAMAGES:
         DAMAGES[name](place)
-    told = [str(place) if each == "TABLE" else each for each in arguments]
-    result = CliRunner(env={"COLUMNS": "100"}).invoke(app, told, catch_exceptions=False)
+    call = [str(place) if argument == "TABLE" else argument for argument in arguments]
+    result = CliRunner(env={"COLUMNS": "100"}).invoke(app, call, catch_exceptions=False)
     parts = [f"$ lakewright {' '.join(arguments)}\n", result.stdout]
     parts += [f"--- stderr\n{result.stderr}"] * bool(result.stderr)
     parts += [f"--- exit code {result.exit_code}\n"] * bool(result.exit_code)

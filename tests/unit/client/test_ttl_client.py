@@ -358,7 +358,7 @@ def sql(table: WrittenTable, text: str) -> list[tuple[Any, ...]]:
     assert found is not None
     procedure = next(each for each in TTL_PROCEDURES if each.name == found.name)
     rows = procedure.run(Table(table.storage), bound_arguments(found, procedure.parameters))
-    assert {len(each) for each in rows} <= {procedure.columns.count(",") + 1}
+    assert {len(result) for result in rows} <= {procedure.columns.count(",") + 1}
     return rows
 
 

@@ -87,17 +87,17 @@ def test_a_batch_ends(
     after: Bounds | None, first: Bounds, last: Bounds, most: int, end: Bounds, waiting: int
 ) -> None:
     place = Offsets("t", after) if after is not None else None
-    found = next_range(place, first, last, topic="t", from_latest=False, max_messages=most)
-    assert dict(found.end.next) == end
-    assert found.waiting == waiting
-    assert found.count <= most
+    offsets = next_range(place, first, last, topic="t", from_latest=False, max_messages=most)
+    assert dict(offsets.end.next) == end
+    assert offsets.waiting == waiting
+    assert offsets.count <= most
     if after is None:
-        assert dict(found.start.next) == first
+        assert dict(offsets.start.next) == first
 
 
 def test_the_latest_is_where_the_topic_ends_now() -> None:
-    found = next_range(None, {0: 0}, {0: 9}, topic="t", from_latest=True, max_messages=5)
-    assert found == OffsetRange(Offsets("t", {0: 9}), Offsets("t", {0: 9}), 0)
+    offsets = next_range(None, {0: 0}, {0: 9}, topic="t", from_latest=True, max_messages=5)
+    assert offsets == OffsetRange(Offsets("t", {0: 9}), Offsets("t", {0: 9}), 0)
 
 
 BAD: dict[str, tuple[Offsets, Bounds, str]] = {
@@ -120,21 +120,21 @@ def test_a_checkpoint_does_not_fit(after: Offsets, last: Bounds, message: str) -
 def test_batches_read_every_message_once(last: Bounds, most: int) -> None:
     first = dict.fromkeys(last, 0)
     place: Offsets | None = None
-    seen: set[tuple[int, int]] = set()
+    messages: set[tuple[int, int]] = set()
     while True:
-        found = next_range(place, first, last, topic="t", from_latest=False, max_messages=most)
+        offsets = next_range(place, first, last, topic="t", from_latest=False, max_messages=most)
         read = {
             (number, offset)
-            for number, start in found.start.next.items()
-            for offset in range(start, found.end.next[number])
+            for number, start in offsets.start.next.items()
+            for offset in range(start, offsets.end.next[number])
         }
-        assert not seen & read
-        assert len(read) == min(most, sum(last.values()) - len(seen))
-        seen |= read
-        place = Offsets.parse(str(found.end))
-        if not found.count:
+        assert not messages & read
+        assert len(read) == min(most, sum(last.values()) - len(messages))
+        messages |= read
+        place = Offsets.parse(str(offsets.end))
+        if not offsets.count:
             break
-    assert len(seen) == sum(last.values())
+    assert len(messages) == sum(last.values())
 
 
 def test_what_kafka_threw_away_is_counted() -> None:
@@ -151,8 +151,8 @@ class FakeTopic:
     def bounds(self) -> tuple[Bounds, Bounds]:
         return dict(self.first), dict(self.last)
 
-    def rows(self, wanted: OffsetRange) -> Any:
-        return wanted
+    def rows(self, offsets: OffsetRange) -> Any:
+        return offsets
 
 
 def source(topic: FakeTopic, more: dict[str, str] | None = None) -> KafkaSource:
@@ -216,19 +216,19 @@ def test_an_option_that_is_missing_is_named(key: str) -> None:
 class FakeReader:
     """What Spark's connector would be asked for."""
 
-    told: dict[str, str] = field(default_factory=dict)
+    received: dict[str, str] = field(default_factory=dict)
     fails: PySparkException | None = None
 
     def format(self, name: str) -> FakeReader:
-        self.told["format"] = name
+        self.received["format"] = name
         return self
 
     def options(self, **options: str) -> FakeReader:
-        self.told |= options
+        self.received |= options
         return self
 
     def option(self, key: str, value: str) -> FakeReader:
-        self.told[key] = value
+        self.received[key] = value
         return self
 
     def load(self) -> Any:
@@ -250,7 +250,7 @@ def test_spark_is_asked_for_a_range() -> None:
     reader = FakeReader()
     columns = topic_of(reader, min_partitions=7).rows(WANTED)
     assert cast(Any, columns) == ("key", "value")
-    assert reader.told == {
+    assert reader.received == {
         "format": "kafka",
         "subscribe": "t",
         "kafka.bootstrap.servers": "here:9092",

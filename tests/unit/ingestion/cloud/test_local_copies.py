@@ -53,14 +53,14 @@ def test_copies_are_for_their_user_alone(temporary: Path, tmp_path: Path) -> Non
     )
     before = os.umask(0o022)
     try:
-        (done,) = prepare(what, [(0, CloudObject("", "lake", "a.json", "a.json", 2))], WriteToken())  # type: ignore[misc]
+        (result,) = prepare(what, [(0, CloudObject("", "lake", "a.json", "a.json", 2))], WriteToken())  # type: ignore[misc]
         (tmp_path / "other").touch()
     finally:
         os.umask(before)
-    assert isinstance(done, Prepared)
-    assert done.copy is not None
+    assert isinstance(result, Prepared)
+    assert result.copy is not None
     assert mode(Path(folder.address)) == 0o700
-    assert mode(Path(folder.address) / done.copy) == 0o600
+    assert mode(Path(folder.address) / result.copy) == 0o600
     assert mode(tmp_path / "other") == 0o644
     folder.remove()
     assert list(temporary.iterdir()) == []
@@ -71,17 +71,17 @@ def test_what_a_killed_process_left_is_swept(temporary: Path) -> None:
         [sys.executable, "-c", HOLDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        left = Path(process.stdout.readline().strip())
-        assert left.parent == temporary
-        (left / "copy").write_bytes(b"rows")
-        later = made_long_ago(left)
+        orphan = Path(process.stdout.readline().strip())
+        assert orphan.parent == temporary
+        (orphan / "copy").write_bytes(b"rows")
+        later = made_long_ago(orphan)
         private_folder(later).remove()
-        assert left.exists(), "its process still runs"
+        assert orphan.exists(), "its process still runs"
         process.send_signal(signal.SIGKILL)
-    private_folder(made_long_ago(left) - 2).remove()
-    assert left.exists(), "it is not a day old"
+    private_folder(made_long_ago(orphan) - 2).remove()
+    assert orphan.exists(), "it is not a day old"
     private_folder(later).remove()
-    assert not left.exists()
+    assert not orphan.exists()
 
 
 def test_folders_of_others_stay(temporary: Path, tmp_path: Path) -> None:
