@@ -185,8 +185,8 @@ def test_the_reason_of_a_cancelled_plan_stays_in_history(fixture: PlanFixture) -
         fixture.runner(SHORT).run("archive")
     table = Table(fixture.storage)
     assert table.rollbacks() == ()
-    (told,) = table.rollbacks(archived=True)
-    assert (told.instant, str(told)) == (
+    (info,) = table.rollbacks(archived=True)
+    assert (info.instant, str(info)) == (
         rollback,
         f"clustering {at}, by request of ann: not tonight",
     )
@@ -196,7 +196,7 @@ def test_the_reason_of_a_cancelled_plan_stays_in_history(fixture: PlanFixture) -
     assert shown[5:] == ("COMPLETED", "clustering", "request of ann", "not tonight")
     result = timeline(fixture, "--archived", "--json")
     listed = json.loads(result.stdout)["instants"]
-    assert [entry["detail"] for entry in listed if entry["action"] == "rollback"] == [str(told)]
+    assert [entry["detail"] for entry in listed if entry["action"] == "rollback"] == [str(info)]
     times = [entry["requested_at"] for entry in listed]
     assert times == sorted(times)
 

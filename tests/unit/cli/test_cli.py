@@ -101,10 +101,17 @@ def test_no_plan_is_reported_with_its_reason(table: WrittenTable) -> None:
 
 
 def test_the_services_are_reported_with_their_options() -> None:
-    told = {service["name"]: service for service in invoke_json("services", "list")["services"]}
-    assert {"compaction", "logcompaction", "clustering", "clean", "archive", "ttl"} <= told.keys()
-    assert "hoodie.compaction.strategy" in told["compaction"]["options"]
-    assert all(service["does"] for service in told.values())
+    by_name = {service["name"]: service for service in invoke_json("services", "list")["services"]}
+    assert {
+        "compaction",
+        "logcompaction",
+        "clustering",
+        "clean",
+        "archive",
+        "ttl",
+    } <= by_name.keys()
+    assert "hoodie.compaction.strategy" in by_name["compaction"]["options"]
+    assert all(service["does"] for service in by_name.values())
 
 
 def test_a_run_does_what_is_due(table: WrittenTable) -> None:
@@ -142,13 +149,15 @@ TEXTS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("command", "says"), TEXTS.values(), ids=list(TEXTS))
-def test_text_says_what_json_says(command: list[str], says: list[str], table: WrittenTable) -> None:
+@pytest.mark.parametrize(("command", "texts"), TEXTS.values(), ids=list(TEXTS))
+def test_text_has_the_facts_of_json(
+    command: list[str], texts: list[str], table: WrittenTable
+) -> None:
     more = ["compaction"] if command == ["plan"] else []
     flags = option_flags(AT_ONCE, *ONLY_FIRST) if command[0] in ("plan", "services") else []
     result = invoke(*command, table.storage.root, *more, *flags)
     assert result.exit_code == 0
-    assert [text for text in says if text not in result.stdout] == []
+    assert [text for text in texts if text not in result.stdout] == []
 
 
 def test_names_with_brackets_and_colons_are_printed_as_they_are() -> None:

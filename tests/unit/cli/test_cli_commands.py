@@ -105,7 +105,11 @@ def test_a_created_table_is_reported(tmp_path: Path) -> None:
         "create", place, "--key", "id", "--partition-by", "day", "--ordering", "ts",
         "--type", "mor", "--schema", "id string not null, day date, ts bigint, fare decimal(9,2)",
     )  # fmt: skip
-    assert (answer["name"], answer["type"], answer["record_key"]) == ("trips", "MERGE_ON_READ", "id")
+    assert (answer["name"], answer["type"], answer["record_key"]) == (
+        "trips",
+        "MERGE_ON_READ",
+        "id",
+    )
     assert [(column["column"], column["type"]) for column in answer["columns"]] == [
         ("id", "string"),
         ("day", "date32[day]"),
@@ -142,7 +146,7 @@ def test_services_run_by_their_command(name: str, table: WrittenTable) -> None:
 
 def test_a_write_is_rolled_back_after_a_question(table: WrittenTable) -> None:
     first, last = load_snapshot(table.storage).timeline
-    refused = invoke("rollback", root(table), last.requested_at)  # nobody answers
+    refused = invoke("rollback", root(table), last.requested_at)  # no answer to the question
     assert refused.exit_code == 1
     assert len(load_snapshot(table.storage).timeline.completed_writes) == 2
     answer = invoke_json("rollback", root(table), last.requested_at, "--yes")
@@ -189,8 +193,8 @@ def test_rows_are_the_same_in_every_format(table: WrittenTable, tmp_path: Path) 
     assert sorted(as_json, key=str) == expected
     assert sorted(map(json.loads, lines), key=str) == expected
     assert sorted(parquet, key=str) == expected
-    found = sorted(({**row, "ts": int(row["ts"])} for row in text), key=str)
-    assert found == expected
+    from_csv = sorted(({**row, "ts": int(row["ts"])} for row in text), key=str)
+    assert from_csv == expected
 
 
 def test_a_file_that_is_there_is_not_replaced(table: WrittenTable, tmp_path: Path) -> None:
@@ -217,7 +221,7 @@ def test_changes_go_on_from_the_checkpoint(table: WrittenTable) -> None:
     assert (last["rows"], last["checkpoint"]) == ([], second["checkpoint"])
 
 
-def test_a_table_shows_the_first_rows_and_says_so(
+def test_a_table_shows_the_first_rows_and_a_note_on_the_rest(
     table: WrittenTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "_SHOWN_ROWS", 3)
@@ -237,8 +241,10 @@ def test_the_doctor_repairs_after_a_question(table: WrittenTable) -> None:
     table.storage.delete("2026-01-01/.hoodie_partition_metadata")
     result = invoke("doctor", root(table), "--json")
     assert result.exit_code == 10
-    assert [finding["kind"] for finding in json.loads(result.stdout)["findings"]] == ["partition metadata"]
-    assert invoke("doctor", root(table), "--repair").exit_code == 1  # nobody answers
+    assert [finding["kind"] for finding in json.loads(result.stdout)["findings"]] == [
+        "partition metadata"
+    ]
+    assert invoke("doctor", root(table), "--repair").exit_code == 1  # no answer to the question
     assert not table.storage.exists("2026-01-01/.hoodie_partition_metadata")
     answer = invoke_json("doctor", root(table), "--repair", "--yes")
     assert answer["healthy"]
@@ -350,7 +356,7 @@ def _light(name: str, path: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The modules that each of the light commands has imported when it is done."""
+    """The modules that each of the light commands has imported when it ends."""
     path = root(local_table(tmp_path_factory.mktemp("loaded")))
     calls = {name: _light(name, path) for name in LIGHT} | {"bare info": ["info", path]}
     command = [sys.executable, "-c", _LOADED, json.dumps(calls)]

@@ -17,7 +17,7 @@ TEXTS = Path(__file__).parent / "golden_cli"
 UPDATE = os.environ.get("UPDATE_GOLDEN") == "1"
 AT = "20261115212225273"
 
-# By the name of the text: a table of real Hudi, and what is said to the command line.
+# By the name of the text: a table of real Hudi, and the arguments of the command line.
 CASES: dict[str, tuple[str, list[str]]] = {
     "info": ("mor_avro", ["info", "TABLE"]),
     "info_size_json": ("cow_savepoint", ["info", "TABLE", "--size", "--json"]),

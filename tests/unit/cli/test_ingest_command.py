@@ -32,7 +32,7 @@ from support.ingestion import CountingSource, first_keys, ingester, stored_keys
 
 @dataclass
 class IngestHarness:
-    """An ingestion in memory that the command line starts, and what it was asked for."""
+    """An ingestion in memory that the command line starts, and the requests it received."""
 
     storage: MemoryStorage = field(default_factory=MemoryStorage.fresh)
     source: CountingSource = field(default_factory=CountingSource)
@@ -201,7 +201,7 @@ def test_a_terminal_shows_idle_rounds_in_one_line() -> None:
             report(IngestResult(number, "s", Skip("[x]")))
     lines = shown.getvalue().split("\n")
     assert sum("round 1: 7 rows; commit 20260101000000000" in line for line in lines) == 1
-    # What is left when the line that changes is gone.
+    # What remains when the line that changes is erased.
     assert lines[-2].endswith("round 4: nothing, [x]")
     assert not any(line.startswith("round 2") for line in lines)
 

@@ -114,11 +114,11 @@ def test_nothing_is_shown_where_there_is_no_terminal(
 
 
 def test_the_progress_of_a_runner_gets_the_instant_and_the_work() -> None:
-    told: list[tuple[str, int]] = []
+    reported: list[tuple[str, int]] = []
 
     @contextmanager
     def watch(instant: str, items: int, size: int) -> Iterator[None]:
-        told.append((instant, items))
+        reported.append((instant, items))
         assert size > 0
         yield
 
@@ -130,7 +130,7 @@ def test_the_progress_of_a_runner_gets_the_instant_and_the_work() -> None:
     runner = ServiceRunner(plain.storage, plain.clock, plain.engine, plain.options, watch)
     commit = runner.run("compaction")
     assert isinstance(commit, Commit)
-    assert told == [(commit.instant, 1)]
+    assert reported == [(commit.instant, 1)]
 
 
 def _wait_for(screen: io.StringIO, text: str) -> None:

@@ -32,13 +32,13 @@ TIME = "20250110120000000"
 
 KEPT: dict[str, tuple[dict[str, str], Checkpoint | None]] = {
     "the first version": ({V1: "t,0:5"}, Checkpoint("t,0:5", Version.V1)),
-    "the first version with what the user said": (
+    "the first version with an override of the user": (
         {V1: "7", V1_RESET: "5"}, Checkpoint("7", Version.V1, "5")),
     "the second version": ({V2: TIME}, Checkpoint(TIME, Version.V2)),
-    "the second version with what the user said": (
+    "the second version with an override of the user": (
         {V2: TIME, V2_RESET: "x"}, Checkpoint(TIME, Version.V2, "x")),
     "of both the second counts": ({V1: "1", V2: "2"}, Checkpoint("2", Version.V2)),
-    "what the user said for the other one does not": (
+    "an override for the other one does not": (
         {V1_RESET: "1", V2: "2"}, Checkpoint("2", Version.V2)),
     "an empty one is none": ({V1: "", V2: ""}, None),
     "behind an empty one there may be another": ({V1: "1", V2: ""}, Checkpoint("1", Version.V1)),
@@ -99,15 +99,15 @@ LATER = Checkpoint("20260101000000000", Version.V2)
 GIVEN = Checkpoint(TIME, Version.V2, SAID)
 FROM_SAID = Checkpoint("20260101000000000", Version.V2, SAID)
 RESUMED: dict[str, tuple[Checkpoint | None, str | None, Checkpoint | None]] = {
-    "nothing was read, nothing is said": (None, None, None),
+    "nothing was read, no override": (None, None, None),
     "what was read counts": (LATER, None, LATER),
-    "what is said counts more": (LATER, SAID, GIVEN),
-    "what is said counts where nothing was read": (None, SAID, GIVEN),
+    "an override counts more": (LATER, SAID, GIVEN),
+    "an override counts where nothing was read": (None, SAID, GIVEN),
     "the same as last time is ignored": (FROM_SAID, SAID, FROM_SAID),
     "something else than last time is not": (
         FROM_SAID, f"resumeFromInstantRequestTime:{TIME}",
         Checkpoint(TIME, Version.V1, f"resumeFromInstantRequestTime:{TIME}")),
-    "what was said last time is forgotten when it is said no more": (FROM_SAID, None, LATER),
+    "the override of last time is forgotten when it is given no more": (FROM_SAID, None, LATER),
 }  # fmt: skip
 
 
@@ -155,7 +155,7 @@ UNREAD = {
     "those requested later that completed first are unread": (0, [1, 5, 6]),
     "those requested earlier that completed later are read once more": (1, [0, 5, 6]),
     "so are all of them": (6, [0, 5]),
-    "only those requested later are left where all others completed first": (5, [6]),
+    "only those requested later remain where all others completed first": (5, [6]),
 }
 
 
@@ -194,7 +194,7 @@ def test_a_translated_checkpoint_passes_over_no_write(
             instant.completed_at or ""
         ) > position.begin and instant.requested_at not in position.already_read
         assert unread == (not behind)
-        # Who goes on behind `through` by completion times alone has read all of them.
+        # A reader that goes on behind `through` by completion times alone has read all of them.
         assert behind <= ((instant.completed_at or "") <= max(position.begin, position.through))
 
 

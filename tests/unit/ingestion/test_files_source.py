@@ -51,7 +51,7 @@ CASES: dict[str, tuple[list[FileStatus], str | None, FileSettings, list[str]]] =
         None, AT_ONCE, ["x/f"],
     ),
     "empty files are none": ([file("a", size=0), file("b")], None, AT_ONCE, ["b"]),
-    "only names that end as told": (
+    "only names with the suffix of the option": (
         [file("a.json"), file("b.csv")], None, replace(AT_ONCE, suffix=".json"), ["a.json"],
     ),
     "up to a number of files": (
@@ -93,8 +93,8 @@ def test_the_files_left_for_later_batches_are_counted() -> None:
     st.sets(st.tuples(st.integers(0, 3), st.text("ab#/", min_size=1, max_size=3)), max_size=12),
     st.integers(1, 4),
 )
-def test_batches_take_every_file_once(names: set[tuple[int, str]], most: int) -> None:
-    listed = [file(path, at) for at, path in names]
+def test_batches_take_every_file_once(times_and_paths: set[tuple[int, str]], most: int) -> None:
+    listed = [file(path, at) for at, path in times_and_paths]
     place: FilePosition | None = None
     taken: list[FileStatus] = []
     while True:
@@ -129,7 +129,9 @@ class Reading(FilesSource):
         def read(objects: list[Any]) -> ObjectRows:
             names = [item.path for item in objects]
             bad = [SimpleNamespace(item=o, problem="torn") for o in objects if "bad" in o.path]
-            return ObjectRows(cast(Any, names), cast(Any, tuple(bad)), lambda: self.closed.append(1))
+            return ObjectRows(
+                cast(Any, names), cast(Any, tuple(bad)), lambda: self.closed.append(1)
+            )
 
         return SimpleNamespace(read=read)
 

@@ -126,12 +126,12 @@ class Feed:
 
 
 def at(instant: Instant) -> Checkpoint:
-    """The checkpoint of who has read all that completed up to an instant."""
+    """The checkpoint of a reader of all that completed up to an instant."""
     return Checkpoint(instant.completed_at or "", Version.V2)
 
 
 def requested(instant: Instant) -> Checkpoint:
-    """A checkpoint of the old kind: of who has read all that was requested up to an instant."""
+    """A checkpoint of the old kind: of a reader of all that was requested up to an instant."""
     return Checkpoint(instant.requested_at, Version.V1)
 
 
@@ -401,7 +401,7 @@ OLD_KINDS = {
     "what was requested later and completed earlier is not lost": (1, "5", 4 + 8, 1),
     "however few instants a batch may have": (1, "1", 4 + 8, 1),
     "what was requested earlier and completed later is read once more": (3, "5", 2 + 4, 1),
-    "nothing is left of an insert that was first in both orders": (0, "5", 2 + 4 + 8, 1),
+    "nothing remains of an insert that was first in both orders": (0, "5", 2 + 4 + 8, 1),
     "in the middle": (2, "5", 2 + 8, 1),
     "in the middle, a batch ends where all that was read before lies behind it": (2, "1", 8, 2),
 }
@@ -479,7 +479,7 @@ def test_latest_of_an_empty_table_reads_all_that_comes() -> None:
     assert count(feed.pull(first.checkpoint, LATEST)) == 7
 
 
-def test_rows_of_writes_that_history_has_lost_come_from_the_beginning() -> None:
+def test_rows_of_writes_that_are_on_no_timeline_come_from_the_beginning() -> None:
     feed = Feed("COPY_ON_WRITE")
     feed.insert(10)
     feed.insert(10)

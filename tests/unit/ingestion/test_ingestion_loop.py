@@ -1,4 +1,4 @@
-"""Ingestion round after round, its options, and the services beside it."""
+"""Ingestion round after round, its options, and the services that run in parallel."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SPARK = cast("SparkSession", SimpleNamespace(conf=SimpleNamespace(getAll={})))
 
 @dataclass
 class Moody(CountingSource):
-    """Fails as told before it gives what it has."""
+    """Fails with the errors of a test before it returns its batches."""
 
     moods: list[Exception | None] = field(default_factory=list)
 
@@ -88,7 +88,13 @@ def test_rounds_begin_some_time_apart_until_the_loop_is_stopped() -> None:
     last = made.run_continuously(30, watch.stop, watch)
     assert stored_keys(storage) == first_keys(10)
     assert [result.number for result in watch.rounds] == [1, 2, 3, 4, 5]
-    assert [result.commit is not None for result in watch.rounds] == [True, True, True, False, False]
+    assert [result.commit is not None for result in watch.rounds] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert last == watch.rounds[-1]
     gaps = [b - a for a, b in zip(watch.ended_ms, watch.ended_ms[1:], strict=False)]
     assert all(29_000 <= gap <= 31_000 for gap in gaps)

@@ -184,7 +184,7 @@ def test_from_the_latest_on_nothing_is_passed_over() -> None:
     assert second.facts["objects"] == 2
 
 
-def test_messages_that_are_gone_are_an_error_by_default() -> None:
+def test_expired_messages_are_an_error_by_default() -> None:
     topic = FakeTopic({0: 5}, {0: 9})
     after = Checkpoint("t,0:3")
     with pytest.raises(InvalidError, match=r"lost=\{0: 2\}"):
@@ -243,12 +243,12 @@ def topic_of(reader: FakeReader, **facts: Any) -> Topic:
     return Topic(cast(Any, spark), options, **facts)
 
 
-WANTED = OffsetRange(Offsets("t", {0: 1}), Offsets("t", {0: 5}))
+OFFSETS = OffsetRange(Offsets("t", {0: 1}), Offsets("t", {0: 5}))
 
 
-def test_spark_is_asked_for_a_range() -> None:
+def test_spark_reads_a_range_of_offsets() -> None:
     reader = FakeReader()
-    columns = topic_of(reader, min_partitions=7).rows(WANTED)
+    columns = topic_of(reader, min_partitions=7).rows(OFFSETS)
     assert cast(Any, columns) == ("key", "value")
     assert reader.received == {
         "format": "kafka",
@@ -262,7 +262,7 @@ def test_spark_is_asked_for_a_range() -> None:
 
 
 def test_columns_hold_the_position_of_a_message() -> None:
-    columns = cast(Any, topic_of(FakeReader(), append_offsets=True).rows(WANTED))
+    columns = cast(Any, topic_of(FakeReader(), append_offsets=True).rows(OFFSETS))
     assert "offset AS _hoodie_kafka_source_offset" in columns
 
 
@@ -281,10 +281,10 @@ def test_failures_are_reported(
     error: PySparkException, kind: type[Exception], message: str
 ) -> None:
     topic = topic_of(FakeReader(fails=error))
-    asks: list[Callable[[], object]] = [topic.bounds, lambda: topic.rows(WANTED)]
-    for ask in asks:
+    calls: list[Callable[[], object]] = [topic.bounds, lambda: topic.rows(OFFSETS)]
+    for call in calls:
         with pytest.raises(kind, match=message):
-            ask()
+            call()
 
 
 def test_a_stream_finds_the_end_of_a_topic() -> None:

@@ -61,7 +61,7 @@ FINALIZE = {"eventType": "OBJECT_FINALIZE", "payloadFormat": "JSON_API_V1"}
 
 
 class ArrowSpark:
-    """Gives back the rows that a frame would be made of."""
+    """Returns the rows that a frame would be made of."""
 
     def createDataFrame(self, rows: pa.Table) -> pa.Table:
         return rows
@@ -244,7 +244,7 @@ def test_the_checkpoint_is_the_latest_event_and_never_goes_back() -> None:
     assert s3(FakeQueue(later)).next_batch(SPARK, after).checkpoint == after
 
 
-def test_a_checkpoint_of_another_source_is_refused_before_a_message_is_taken() -> None:
+def test_a_checkpoint_of_another_source_is_refused_before_a_message_is_received() -> None:
     queue = FakeQueue(s3_body())
     with pytest.raises(InvalidError, match="not a checkpoint of an events source"):
         s3(queue).next_batch(SPARK, Checkpoint("topic,0:1"))

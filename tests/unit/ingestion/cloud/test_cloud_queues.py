@@ -17,7 +17,7 @@ URL = "https://queue.example/q"
 
 
 class Recorder:
-    """A client that notes what it is asked for, and answers as it was told."""
+    """A client that records its calls and returns the answers of a test."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers

@@ -64,7 +64,9 @@ def run(case: Case) -> list[Selection]:
     place = position(case.after)
     for number, (limit, _) in enumerate(case.batches):
         until = case.ends.get(number, case.until) or max(at for at, _, _ in case.events)
-        rows = [event(at, key, size, object_filter=case.object_filter) for at, key, size in case.events]
+        rows = [
+            event(at, key, size, object_filter=case.object_filter) for at, key, size in case.events
+        ]
         chosen = select(
             [e for e in rows if e is not None and e.completed_at <= until],
             after=place,
@@ -201,10 +203,10 @@ CASES = {
     "the last object of the last commit stays the place": Case(
         EIGHT, ((350, f"3#{P}file8.json"),), after=f"3#{P}file8.json", read=()
     ),
-    "the last object of a commit gives way to an end after it": Case(
+    "an end after the last object of a commit replaces its position": Case(
         EIGHT, ((350, "4"),), after=f"3#{P}file8.json", until="4", read=()
     ),
-    "an end before the place never takes it back": Case(
+    "an end before the position never moves it back": Case(
         EIGHT, ((350, "4"),), after="4", until="3", read=()
     ),
     "objects of other kinds do not count": Case(

@@ -150,7 +150,7 @@ EVENTS = st.builds(
 def test_a_chain_of_batches_reads_every_object_after_its_newest_event(
     commits: list[list[CloudObject]], new_commits: list[int], files: int, size: int | None
 ) -> None:
-    """Commits appear between batches, as `seen` says; in the end there are no more."""
+    """Commits appear between batches, as `new_commits` says; in the end there are no more."""
     named = [
         [CloudObject(str(n), e.bucket, e.key, e.key, e.size, e.time) for e in commit]
         for n, commit in enumerate(commits, 1)

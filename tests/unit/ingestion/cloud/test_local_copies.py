@@ -1,4 +1,4 @@
-"""Copies of objects on this machine: for their user alone, and gone once their process is."""
+"""Copies of objects on this machine: for their user alone, deleted once their process has ended."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def mode(path: Path) -> int:
 
 
 def made_long_ago(path: Path) -> int:
-    """Nothing looks older than all times; gives a time that is more than a day later."""
+    """Nothing looks older than all times; returns a time that is more than a day later."""
     os.utime(path, (1000, 1000))
     return 1000 * 1000 + DAY_MS + 1
 
@@ -53,7 +53,9 @@ def test_copies_are_for_their_user_alone(temporary: Path, tmp_path: Path) -> Non
     )
     before = os.umask(0o022)
     try:
-        (result,) = prepare(what, [(0, CloudObject("", "lake", "a.json", "a.json", 2))], WriteToken())  # type: ignore[misc]
+        (result,) = prepare(
+            what, [(0, CloudObject("", "lake", "a.json", "a.json", 2))], WriteToken()
+        )  # type: ignore[misc]
         (tmp_path / "other").touch()
     finally:
         os.umask(before)
@@ -66,7 +68,7 @@ def test_copies_are_for_their_user_alone(temporary: Path, tmp_path: Path) -> Non
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_swept(temporary: Path) -> None:
+def test_copies_of_a_killed_process_are_deleted(temporary: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
