@@ -60,17 +60,13 @@ def partitions(glue: Any, table: str = "written") -> dict[tuple[str, ...], str]:
 
 
 def drop(glue: Any, day: str) -> None:
-    deleted = [{"Values": [day]}]
-    glue.batch_delete_partition(
-        DatabaseName="lake", TableName="written", PartitionsToDelete=deleted
-    )
+    keys = [{"Values": [day]}]
+    glue.batch_delete_partition(DatabaseName="lake", TableName="written", PartitionsToDelete=keys)
 
 
 def parameters(glue: Any, table: str = "written") -> dict[str, str]:
-    properties: dict[str, str] = glue.get_table(DatabaseName="lake", Name=table)["Table"][
-        "Parameters"
-    ]
-    return properties
+    stored: dict[str, str] = glue.get_table(DatabaseName="lake", Name=table)["Table"]["Parameters"]
+    return stored
 
 
 def test_a_write_is_followed_by_a_sync(glue: Any) -> None:
@@ -138,9 +134,7 @@ def test_partitions_that_ttl_deletes_are_dropped(glue: Any) -> None:
     ttl.enable()
     table.clock.sleep(3 * 86_400)
     commit = table.upsert([row("b", day="2026-01-02")], AFTER_WRITES)
-    assert any(
-        getattr(service, "operation", "") == "DELETE_PARTITION" for service in commit.services
-    )
+    assert any(getattr(step, "operation", "") == "DELETE_PARTITION" for step in commit.services)
     assert set(partitions(glue)) == {("2026-01-02",)}
 
 

@@ -101,17 +101,10 @@ def test_no_plan_is_reported_with_its_reason(table: WrittenTable) -> None:
 
 
 def test_the_services_are_reported_with_their_options() -> None:
-    by_name = {service["name"]: service for service in invoke_json("services", "list")["services"]}
-    assert {
-        "compaction",
-        "logcompaction",
-        "clustering",
-        "clean",
-        "archive",
-        "ttl",
-    } <= by_name.keys()
-    assert "hoodie.compaction.strategy" in by_name["compaction"]["options"]
-    assert all(service["does"] for service in by_name.values())
+    named = {service["name"]: service for service in invoke_json("services", "list")["services"]}
+    assert {"compaction", "logcompaction", "clustering", "clean", "archive", "ttl"} <= named.keys()
+    assert "hoodie.compaction.strategy" in named["compaction"]["options"]
+    assert all(service["does"] for service in named.values())
 
 
 def test_a_run_does_what_is_due(table: WrittenTable) -> None:

@@ -101,16 +101,16 @@ def test_the_page_and_the_help_know_all_exit_codes() -> None:
 
 def test_a_created_table_is_reported(tmp_path: Path) -> None:
     place = str(tmp_path / "trips")
-    answer = invoke_json(
+    created = invoke_json(
         "create", place, "--key", "id", "--partition-by", "day", "--ordering", "ts",
         "--type", "mor", "--schema", "id string not null, day date, ts bigint, fare decimal(9,2)",
     )  # fmt: skip
-    assert (answer["name"], answer["type"], answer["record_key"]) == (
+    assert (created["name"], created["type"], created["record_key"]) == (
         "trips",
         "MERGE_ON_READ",
         "id",
     )
-    assert [(column["column"], column["type"]) for column in answer["columns"]] == [
+    assert [(column["column"], column["type"]) for column in created["columns"]] == [
         ("id", "string"),
         ("day", "date32[day]"),
         ("ts", "int64"),

@@ -406,10 +406,7 @@ def test_the_procedure_that_hudi_has(table: WrittenTable) -> None:
         table,
         "call ttl_explain(path => 'p', options => 'hoodie.partition.ttl.strategy.days.retain=1')",
     )
-    assert [(explained_row[0], explained_row[5]) for explained_row in explained] == [
-        ("p0", True),
-        ("p1", True),
-    ]
+    assert [(entry[0], entry[5]) for entry in explained] == [("p0", True), ("p1", True)]
     assert sql(table, "call run_ttl(table => 't', retain_days => -1)") == []
     deleted = sql(
         table, "call run_ttl(table => 't', ttl_policy => 'KEEP_BY_TIME', retain_days => 1)"

@@ -367,7 +367,7 @@ def test_a_new_column_can_be_left_out() -> None:
     evolved(table, pa.field("more", pa.int64()), 7)
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     records = batch_rows(reader, json.dumps(reader.initialOffset()), json.dumps(end))
-    assert sorted(item["id"] for item in records) == ["a", "b", "k1"]
+    assert sorted(record["id"] for record in records) == ["a", "b", "k1"]
     assert "more" not in records[0]
 
 

@@ -94,20 +94,20 @@ def test_any_other_override_is_refused_in_hudis_words(text: str) -> None:
     )
 
 
-SAID = f"resumeFromInstantCompletionTime:{TIME}"
+OVERRIDE = f"resumeFromInstantCompletionTime:{TIME}"
 LATER = Checkpoint("20260101000000000", Version.V2)
-GIVEN = Checkpoint(TIME, Version.V2, SAID)
-FROM_SAID = Checkpoint("20260101000000000", Version.V2, SAID)
+OVERRIDDEN = Checkpoint(TIME, Version.V2, OVERRIDE)
+AFTER_OVERRIDE = Checkpoint("20260101000000000", Version.V2, OVERRIDE)
 RESUMED: dict[str, tuple[Checkpoint | None, str | None, Checkpoint | None]] = {
     "nothing was read, no override": (None, None, None),
     "what was read counts": (LATER, None, LATER),
-    "an override counts more": (LATER, SAID, GIVEN),
-    "an override counts where nothing was read": (None, SAID, GIVEN),
-    "the same as last time is ignored": (FROM_SAID, SAID, FROM_SAID),
+    "an override counts more": (LATER, OVERRIDE, OVERRIDDEN),
+    "an override counts where nothing was read": (None, OVERRIDE, OVERRIDDEN),
+    "the same as last time is ignored": (AFTER_OVERRIDE, OVERRIDE, AFTER_OVERRIDE),
     "something else than last time is not": (
-        FROM_SAID, f"resumeFromInstantRequestTime:{TIME}",
+        AFTER_OVERRIDE, f"resumeFromInstantRequestTime:{TIME}",
         Checkpoint(TIME, Version.V1, f"resumeFromInstantRequestTime:{TIME}")),
-    "the override of last time is forgotten when it is given no more": (FROM_SAID, None, LATER),
+    "the override of last time is forgotten where none is given": (AFTER_OVERRIDE, None, LATER),
 }  # fmt: skip
 
 

@@ -146,12 +146,7 @@ def test_one_too_many_ends_the_one_that_has_waited_longest(monkeypatch: pytest.M
     server = Server()
     busy, first, second = (server.connect(data)[1] for data in (WHOLE, HALF, HALF))
     third = server.connect(WHOLE)[1]
-    assert [transport.aborted for transport in (busy, first, second, third)] == [
-        False,
-        True,
-        False,
-        False,
-    ]
+    assert [t.aborted for t in (busy, first, second, third)] == [False, True, False, False]
     assert len(server.state.connections) == 3
 
 

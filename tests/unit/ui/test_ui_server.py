@@ -89,15 +89,11 @@ def test_the_timeline_shows_actions_times_and_what_was_written(
 ) -> None:
     at = fixture.schedule({})
     fixture.execute(at)
-    instants = get_json(client, f"{ONE}/timeline")["instants"]
-    assert [instant["kind"] for instant in instants] == ["deltacommit"] * 3 + ["compaction"]
-    assert all(instant["completed_ms"] > instant["requested_ms"] for instant in instants)
-    assert (instants[0]["operation"], instants[0]["rows"], instants[0]["partitions"]) == (
-        "UPSERT",
-        2,
-        2,
-    )
-    assert instants[3]["operation"] == "COMPACT"
+    shown = get_json(client, f"{ONE}/timeline")["instants"]
+    assert [instant["kind"] for instant in shown] == ["deltacommit"] * 3 + ["compaction"]
+    assert all(instant["completed_ms"] > instant["requested_ms"] for instant in shown)
+    assert (shown[0]["operation"], shown[0]["rows"], shown[0]["partitions"]) == ("UPSERT", 2, 2)
+    assert shown[3]["operation"] == "COMPACT"
 
 
 def test_the_archived_timeline_is_shown_on_request() -> None:
@@ -304,9 +300,7 @@ def test_halves_of_characters_are_shown_by_their_number(fixture: PlanFixture) ->
     for name in (".hoodie.properties.crc", "hoodie.properties.crc"):
         fixture.storage.delete(f".hoodie/{name}")
     properties = get_json(client_of(fixture), f"{ONE}/properties")["properties"]
-    assert [entry["value"] for entry in properties if entry["key"] == "odd"] == [
-        "\\udc80 \U0001f600"
-    ]
+    assert [p["value"] for p in properties if p["key"] == "odd"] == ["\\udc80 \U0001f600"]
 
 
 POSTS: dict[str, tuple[str, dict[str, Any], int, str]] = {

@@ -102,12 +102,8 @@ OVERRIDES = {
 @pytest.mark.parametrize(("text", "expected"), OVERRIDES.values(), ids=list(OVERRIDES))
 def test_users_say_where_to_go_on(text: str, expected: Checkpoint) -> None:
     source = CloudObjectsSource(MemoryStorage.fresh(), {})
-    checkpoint = source.resume_from(text)
-    assert (checkpoint.text, checkpoint.version, checkpoint.reset) == (
-        expected.text,
-        expected.version,
-        text,
-    )
+    resumed = source.resume_from(text)
+    assert (resumed.text, resumed.version, resumed.reset) == (expected.text, expected.version, text)
 
 
 def test_a_start_that_is_no_checkpoint_of_cloud_objects_is_refused() -> None:

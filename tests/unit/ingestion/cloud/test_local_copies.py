@@ -53,9 +53,9 @@ def test_copies_are_for_their_user_alone(temporary: Path, tmp_path: Path) -> Non
     )
     before = os.umask(0o022)
     try:
-        (result,) = prepare(
+        (result,) = prepare(  # type: ignore[misc]
             what, [(0, CloudObject("", "lake", "a.json", "a.json", 2))], WriteToken()
-        )  # type: ignore[misc]
+        )
         (tmp_path / "other").touch()
     finally:
         os.umask(before)
