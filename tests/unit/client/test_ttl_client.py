@@ -314,11 +314,11 @@ def test_the_command_line(table: WrittenTable) -> None:
     path = table.storage.root
     table.upsert([row("a", day="d1")])
     assert document("ttl", "on", path, "--runInline", "false")["run_inline"] is False
-    saved = document(
+    settings = document(
         "ttl", "settings", path, "--triggerStrategy", "TIME_ELAPSED", "--triggerValue", "3",
         "--resolveConflictsBy", "MIN_TTL",
     )  # fmt: skip
-    assert (saved["trigger_strategy"], saved["trigger_value"]) == ("TIME_ELAPSED", 3)
+    assert (settings["trigger_strategy"], settings["trigger_value"]) == ("TIME_ELAPSED", 3)
     saved = document("ttl", "save", path, "--json", json.dumps(YEAR), flag="--as-json")
     assert saved["policies"] == [YEAR]
     assert document("ttl", "show", path) == saved

@@ -103,7 +103,7 @@ def test_the_latest_is_where_the_topic_ends_now() -> None:
 BAD: dict[str, tuple[Offsets, Bounds, str]] = {
     "another topic": (Offsets("other", {0: 1}), {0: 5}, "another topic"),
     "a topic that was made anew": (Offsets("t", {0: 7}), {0: 5}, "made anew"),
-    "a partition that is gone": (Offsets("t", {0: 1, 1: 1}), {0: 5}, "made anew"),
+    "a partition that was deleted": (Offsets("t", {0: 1, 1: 1}), {0: 5}, "made anew"),
 }
 
 

@@ -107,7 +107,7 @@ S3_MESSAGES = {
     "a size that is no number": (s3_body(record(size="x")), [], "a size is no whole number"),
     "no size": (s3_body(record(size=None)), [], "a record has no size"),
     "no time": (s3_body(record(eventTime=None)), [], "an event has no time"),
-    "a good record beside a bad one": (
+    "a good record and a bad one": (
         s3_body(record("a"), {}), ["a"], "a record has no eventName"),
 }  # fmt: skip
 
