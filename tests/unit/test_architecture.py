@@ -198,13 +198,13 @@ def names_once(module: Module) -> Iterator[str]:
         if not isinstance(loop, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
             continue
         targets = [n.target for n in ast.walk(loop) if isinstance(n, ast.comprehension)]
-        bound = {n.id for each in targets for n in ast.walk(each) if isinstance(n, ast.Name)}
+        bound = {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
         for node in ast.walk(loop):
-            asked = node.comparators[-1] if isinstance(node, ast.Compare) else None
-            if not isinstance(asked, ast.Attribute) or asked.attr not in {"names", "column_names"}:
+            right = node.comparators[-1] if isinstance(node, ast.Compare) else None
+            if not isinstance(right, ast.Attribute) or right.attr not in {"names", "column_names"}:
                 continue
-            if not bound & {n.id for n in ast.walk(asked) if isinstance(n, ast.Name)}:
-                yield f"line {asked.lineno}: looks for each item in .{asked.attr}"
+            if not bound & {n.id for n in ast.walk(right) if isinstance(n, ast.Name)}:
+                yield f"line {right.lineno}: looks for each item in .{right.attr}"
 
 
 RULES: tuple[Callable[[Module], Iterator[str]], ...] = (
@@ -324,7 +324,7 @@ GOOD = {
         "lakewright/spark/engine.py", "from pyspark.sql import DataFrame"),
     "the API imports pyspark": (
         "lakewright/api/table.py", "from pyspark.sql import DataFrame"),
-    "anyone imports pyspark for types": (
+    "every module may import pyspark for types": (
         "lakewright/scan/scan_plan.py",
         "import typing\nif typing.TYPE_CHECKING:\n    from pyspark.sql import DataFrame"),
     "bytes in memory are pure": (

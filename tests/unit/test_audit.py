@@ -30,8 +30,8 @@ def database(tmp_path: Path) -> Path:
     folder = tmp_path / "vulns" / "web-page"
     folder.mkdir(parents=True)
     (folder / "PYSEC-1.yaml").write_text(ADVISORY, "utf-8")
-    taken_back = ADVISORY.replace("PYSEC-1", "PYSEC-2") + 'withdrawn: "2026-01-01"\n'
-    (folder / "PYSEC-2.yaml").write_text(taken_back, "utf-8")
+    withdrawn = ADVISORY.replace("PYSEC-1", "PYSEC-2") + 'withdrawn: "2026-01-01"\n'
+    (folder / "PYSEC-2.yaml").write_text(withdrawn, "utf-8")
     return tmp_path
 
 
@@ -43,8 +43,8 @@ def database(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 def test_versions_with_and_without_a_hole(database: Path, version: str, has_hole: bool) -> None:
-    found = [str(each) for each in audit.holes(database, "web_page", version)]
-    assert found == ([f"web_page {version}: PYSEC-1, CVE-1"] if has_hole else [])
+    holes = [str(hole) for hole in audit.holes(database, "web_page", version)]
+    assert holes == ([f"web_page {version}: PYSEC-1, CVE-1"] if has_hole else [])
 
 
 def test_a_lock_file_with_a_hole_fails(
@@ -73,13 +73,13 @@ def test_a_folder_without_advisories_proves_nothing(
 @pytest.mark.parametrize(
     "lock", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda p: p.name
 )
-def test_every_package_of_a_lock_file_is_seen_with_its_hashes(lock: Path) -> None:
+def test_every_package_of_a_lock_file_is_read_with_its_hashes(lock: Path) -> None:
     text = lock.read_text("utf-8")
     assert len(hashed(text)) == len(re.findall(r"(?m)^[\w.-]+(?:\[.*\])?==", text)) > 0
 
 
 def test_lower_bounds_leave_out_what_is_known_to_be_unsafe() -> None:
     """Such as CVE-2025-43859 (h11), CVE-2025-62727 (starlette) and CVE-2023-47248 (pyarrow)."""
-    asked = (ROOT / "pyproject.toml").read_text("utf-8")
+    declared = (ROOT / "pyproject.toml").read_text("utf-8")
     for least in ('"h11>=0.16"', '"starlette>=1.3.1"', '"pyarrow>=18"'):
-        assert least in asked
+        assert least in declared

@@ -35,7 +35,7 @@ def tools(tmp_path: Path) -> Path:
 
 
 def run(tools: Path, call: str) -> tuple[int, list[str]]:
-    """Call a function of `scripts/env.sh`; gives its exit code and what it said, line by line."""
+    """Call a function of `scripts/env.sh`; returns its exit code and the lines of its stderr."""
     lines = (
         f'set -eu; ROOT="{ROOT}"; CACHE="{tools}/cache"; LAKEWRIGHT_INTEROP_JAVA_HOME=/none',
         f'. "{ROOT}/scripts/env.sh"',
@@ -43,19 +43,19 @@ def run(tools: Path, call: str) -> tuple[int, list[str]]:
         "mkdir() { :; }",
         call,
     )
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh", "-c", "\n".join(lines)],
         env={"PATH": f"{tools}/bin:/usr/bin:/bin"},
         capture_output=True,
         text=True,
     )
-    return done.returncode, done.stderr.splitlines()
+    return process.returncode, process.stderr.splitlines()
 
 
 def test_what_is_installed_from_the_distribution_is_announced_with_the_reason(tools: Path) -> None:
-    code, said = run(tools, 'apt_install "Spark needs a Java" openjdk-17-jre-headless')
+    code, printed = run(tools, 'apt_install "Spark needs a Java" openjdk-17-jre-headless')
     assert code == 0
-    assert said[0] == (
+    assert printed[0] == (
         "dev: installing from the distribution, as root, with apt-get: "
         "openjdk-17-jre-headless (Spark needs a Java)"
     )
@@ -64,10 +64,10 @@ def test_what_is_installed_from_the_distribution_is_announced_with_the_reason(to
 
 def test_not_even_a_list_of_packages_is_fetched_before_it_is_announced(tools: Path) -> None:
     (tools / "bin" / "apt-cache").write_text("#!/bin/sh\nexit 1\n", "utf-8")
-    code, said = run(tools, "apt_install why maven")
-    assert (code, len(said)) == (1, 2)
-    assert said[0].startswith("dev: installing")
-    assert said[1].endswith("update")
+    code, printed = run(tools, "apt_install why maven")
+    assert (code, len(printed)) == (1, 2)
+    assert printed[0].startswith("dev: installing")
+    assert printed[1].endswith("update")
 
 
 def test_without_root_nothing_is_installed(tools: Path) -> None:
@@ -94,15 +94,15 @@ def test_a_jar_of_the_cache_is_checked_each_time(tools: Path) -> None:
     assert jar.read_bytes() == GOOD
     assert run(tools, f"ensure_jar {JAR} {SHA256}") == (0, [])
     jar.write_bytes(b"something else")
-    code, said = run(tools, f"ensure_jar {JAR} {SHA256}")
+    code, printed = run(tools, f"ensure_jar {JAR} {SHA256}")
     assert code == 0
-    assert "is not the file it should be: fetching it again" in said[0]
+    assert "is not the file it should be: fetching it again" in printed[0]
     assert jar.read_bytes() == GOOD
 
 
 def test_a_jar_that_is_another_one_is_not_taken(tools: Path) -> None:
     (tools / "published").write_bytes(b"something else")
-    code, said = run(tools, f"ensure_jar {JAR} {SHA256}")
+    code, printed = run(tools, f"ensure_jar {JAR} {SHA256}")
     assert code == 1
-    assert said[-1] == f"dev: {JAR} is not the file it should be."
+    assert printed[-1] == f"dev: {JAR} is not the file it should be."
     assert not (tools / "cache" / "jars" / "tool-1.0.jar").exists()

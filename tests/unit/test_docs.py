@@ -41,17 +41,17 @@ def own_options() -> set[str]:
 
 def literals() -> set[str]:
     """The texts in the sources that look like keys of our own."""
-    found = set()
+    strings = set()
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and KEY.fullmatch(str(node.value)):
-                found.add(str(node.value))
+                strings.add(str(node.value))
     modules = {
         ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
         for path in (ROOT / "src").rglob("*.py")
     }
     packages = {module.removesuffix(".__init__") for module in modules}
-    return {key for key in found if key not in modules | packages | IN_MEMORY}
+    return {key for key in strings if key not in modules | packages | IN_MEMORY}
 
 
 @pytest.mark.parametrize("name", lw.__all__)
@@ -78,7 +78,7 @@ def test_an_option_of_our_own_is_explained_somewhere(key: str) -> None:
 
 
 LINKS = {
-    "to a page beside it": ("docs/a.md", "[b](b.md#c)", "[b](b.md#c)"),
+    "to a page in the same folder": ("docs/a.md", "[b](b.md#c)", "[b](b.md#c)"),
     "to a page that is made of a file": (
         "docs/a.md",
         "[map](../ARCHITECTURE.md)",
@@ -93,11 +93,11 @@ LINKS = {
 }
 
 
-@pytest.mark.parametrize(("origin", "text", "wanted"), LINKS.values(), ids=list(LINKS))
-def test_where_links_lead_on_the_site(origin: str, text: str, wanted: str) -> None:
+@pytest.mark.parametrize(("origin", "text", "expected"), LINKS.values(), ids=list(LINKS))
+def test_where_links_lead_on_the_site(origin: str, text: str, expected: str) -> None:
     there = site_hooks.FROM_OUTSIDE.get(origin, origin.removeprefix("docs/"))
-    known = {"a.md", "b.md", "architecture.md", "d/0.md"}
-    assert site_hooks.with_site_links(text, origin, there, known) == wanted
+    pages = {"a.md", "b.md", "architecture.md", "d/0.md"}
+    assert site_hooks.with_site_links(text, origin, there, pages) == expected
 
 
 def test_pages_come_in_their_order_and_none_is_left_out() -> None:

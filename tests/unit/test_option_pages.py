@@ -24,8 +24,8 @@ TEXT = "".join(page.read_text("utf-8") for page in TABLES["PAGES"])
 @pytest.mark.parametrize("name", TABLES["FAMILIES"])
 def test_the_options_of_a_family_are_all_there(name: str) -> None:
     table = TABLES["table"](TABLES["FAMILIES"][name])
-    told = f"<!-- options: {name} -->\n{table}\n<!-- end -->"
-    assert told in TEXT, "run scripts/option_tables.py"
+    section = f"<!-- options: {name} -->\n{table}\n<!-- end -->"
+    assert section in TEXT, "run scripts/option_tables.py"
 
 
 @pytest.mark.parametrize("page", TABLES["PAGES"], ids=lambda page: page.stem)
@@ -46,8 +46,8 @@ def test_what_is_listed_as_refused_is_refused(name: str) -> None:
 
 
 def test_what_is_listed_as_harmless_passes() -> None:
-    found = check_write_options(dict.fromkeys(harmless(), "something"))
-    assert set(found.ignored) <= {name.lower() for name in harmless()}
+    checked = check_write_options(dict.fromkeys(harmless(), "something"))
+    assert set(checked.ignored) <= {name.lower() for name in harmless()}
 
 
 def test_what_is_in_no_list_is_an_error_that_names_the_nearest() -> None:
@@ -57,11 +57,11 @@ def test_what_is_in_no_list_is_an_error_that_names_the_nearest() -> None:
 
 def test_the_list_of_own_options_holds_those_of_all_settings() -> None:
     source = Path(lakewright.__file__).parent
-    found: set[str] = set()
+    keys: set[str] = set()
     for file in source.rglob("*.py"):
         if "settings_from" in (text := file.read_text("utf-8")) or " = option(" in text:
             name = ".".join(file.relative_to(source.parent).with_suffix("").parts)
-            for each in vars(import_module(name)).values():
-                if inspect.isclass(each) and dataclasses.is_dataclass(each):
-                    found |= {key.lower() for key in option_keys(each)}
-    assert sorted(found - HUDI_OPTIONS) == sorted(OWN_OPTIONS)
+            for member in vars(import_module(name)).values():
+                if inspect.isclass(member) and dataclasses.is_dataclass(member):
+                    keys |= {key.lower() for key in option_keys(member)}
+    assert sorted(keys - HUDI_OPTIONS) == sorted(OWN_OPTIONS)

@@ -42,10 +42,10 @@ def classes_in(hint: Any) -> Iterator[type]:
 def test_classes_of_a_public_function_are_public(function: Callable[..., Any]) -> None:
     hints = get_type_hints(function, {**function.__globals__, **NAMES_FOR_TYPES})
     own = {
-        found.__name__
+        cls.__name__
         for hint in hints.values()
-        for found in classes_in(hint)
-        if found.__module__.startswith("lakewright.")
+        for cls in classes_in(hint)
+        if cls.__module__.startswith("lakewright.")
     }
     assert own - set(lw.__all__) == set()
 

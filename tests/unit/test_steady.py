@@ -55,7 +55,7 @@ def clocks(path: str, tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             read = CLOCKS.get(node.module or "", set())
-            yield from (f"{node.module}.{each.name}" for each in node.names if each.name in read)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name in read)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             module, name = node.value.id, node.attr
             yield from [f"{module}.{name}"] if name in CLOCKS.get(module, ()) else []
@@ -84,22 +84,24 @@ RULES = (clocks, short_lives, impatience)
 
 def offences(path: str, text: str) -> list[str]:
     tree = ast.parse(text)
-    return [f"{path}: {rule.__name__}: {each}" for rule in RULES for each in rule(path, tree)]
+    return [f"{path}: {rule.__name__}: {offence}" for rule in RULES for offence in rule(path, tree)]
 
 
 @cache
-def found() -> dict[str, list[str]]:
+def offences_by_file() -> dict[str, list[str]]:
     files = [file for file in TESTS.rglob("*.py") if "golden" not in file.parts]
-    each = {str(file.relative_to(TESTS)): file.read_text("utf-8") for file in files}
-    return {path: bad for path, text in each.items() if (bad := offences(path, text))}
+    texts = {str(file.relative_to(TESTS)): file.read_text("utf-8") for file in files}
+    return {path: bad for path, text in texts.items() if (bad := offences(path, text))}
 
 
 def test_no_test_depends_on_how_fast_the_machine_is() -> None:
-    assert [bad for path, each in found().items() if path not in ALLOWED for bad in each] == []
+    assert [
+        bad for path, listed in offences_by_file().items() if path not in ALLOWED for bad in listed
+    ] == []
 
 
 def test_nothing_is_allowed_that_is_not_there() -> None:
-    assert set(ALLOWED) - set(found()) == set()
+    assert set(ALLOWED) - set(offences_by_file()) == set()
 
 
 BITES: dict[str, tuple[Callable[[str, ast.Module], Iterator[str]], str, str]] = {

@@ -1,4 +1,4 @@
-"""The load of `./dev test --under-load`: there while the command runs, and gone after it."""
+"""The load of `./dev test --under-load`: there while the command runs, and stopped after it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ sys.exit(3)
 
 def test_every_core_is_busy_while_the_command_runs_and_free_after_it() -> None:
     command = [sys.executable, str(SCRIPT), sys.executable, "-c", _OTHERS]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 3, done.stderr
-    others = [int(each) for each in done.stdout.split()]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 3, process.stderr
+    others = [int(pid) for pid in process.stdout.split()]
     assert len(others) >= (os.cpu_count() or 1)
-    for each in others:
+    for pid in others:
         with pytest.raises(ProcessLookupError):
-            os.kill(each, 0)
+            os.kill(pid, 0)

@@ -100,12 +100,12 @@ def test_the_rounds_make_all_commits_once_and_in_order() -> None:
     size = Size(rounds=3, commits=31)
     numbers = [number for turn in range(3) for number in size.commits_of(turn)]
     assert numbers == list(range(31))
-    asked = [
+    ranges = [
         (step.first, step.count)
         for step in plan_race(size, chosen_workloads(["tiny"]), (HUDI,))
         if step.do is Do.COMMITS
     ]
-    assert asked == [(0, 10), (10, 10), (20, 11)]
+    assert ranges == [(0, 10), (10, 10), (20, 11)]
 
 
 def test_a_system_that_is_left_out_has_a_reason() -> None:
@@ -113,7 +113,7 @@ def test_a_system_that_is_left_out_has_a_reason() -> None:
     assert set(reasons["upsert_spread_mor_bucket"]) == {"limit", "delta", "iceberg"}
     assert "scan" not in reasons
     planned = {(s.workload, s.system) for s in plan_race(Size(), WORKLOADS, SYSTEMS)}
-    assert not planned & {(name, who) for name, out in reasons.items() for who in out}
+    assert not planned & {(name, system) for name, out in reasons.items() for system in out}
 
 
 @pytest.mark.parametrize(

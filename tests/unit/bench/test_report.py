@@ -30,37 +30,38 @@ FACTS = {
 }
 
 
-def taken(workload: str, system: str, *seconds: float, peak: int | None = None) -> Measurement:
+def measured(workload: str, system: str, *seconds: float, peak: int | None = None) -> Measurement:
     return Measurement(0, workload, system, seconds, peak_bytes=peak)
 
 
 RATIOS: dict[str, tuple[list[Measurement], dict[str, dict[str, float]]]] = {
     "the median counts, not the mean": (
-        [taken("load", "lakewright", 1, 2, 30), taken("load", "hudi", 8, 8, 8)],
+        [measured("load", "lakewright", 1, 2, 30), measured("load", "hudi", 8, 8, 8)],
         {"load": {"hudi": 4}}),
     "measurements of all rounds count together": (
-        [taken("load", "lakewright", 1), taken("load", "lakewright", 3),
-         taken("load", "hudi", 4)],
+        [measured("load", "lakewright", 1), measured("load", "lakewright", 3),
+         measured("load", "hudi", 4)],
         {"load": {"hudi": 2}}),
     "the best peer is the fastest of Delta and Iceberg": (
-        [taken("load", "lakewright", 2), taken("load", "delta", 3), taken("load", "iceberg", 9)],
+        [measured("load", "lakewright", 2), measured("load", "delta", 3),
+         measured("load", "iceberg", 9)],
         {"load": {"best_peer": 1.5}}),
     "the limit is ours over theirs": (
-        [taken("load", "lakewright", 3), taken("load", "limit", 2)],
+        [measured("load", "lakewright", 3), measured("load", "limit", 2)],
         {"load": {"limit": 1.5}}),
     "finding what is expired is judged by itself": (
-        [replace(taken("ttl_500", "lakewright", 2), parts={"find": [1.0], "update": [9.0]}),
-         replace(taken("ttl_500", "hudi", 8), parts={"find": [20.0]})],
+        [replace(measured("ttl_500", "lakewright", 2), parts={"find": [1.0], "update": [9.0]}),
+         replace(measured("ttl_500", "hudi", 8), parts={"find": [20.0]})],
         {"ttl_500": {"hudi": 4, "hudi_find": 20}}),
-    "without our own time there is no ratio": ([taken("load", "hudi", 3)], {}),
+    "without our own time there is no ratio": ([measured("load", "hudi", 3)], {}),
     "the slope compares the last ten commits with the first ten": (
-        [taken("tiny_commit", "lakewright", *[1.0] * 10, *[9.0] * 5, *[2.0] * 10)],
+        [measured("tiny_commit", "lakewright", *[1.0] * 10, *[9.0] * 5, *[2.0] * 10)],
         {"tiny_commit": {"slope": 2}}),
     "memory is the greatest peak over what all went through": (
-        [taken("load", "lakewright", 1, peak=100), taken("load", "delta", 1, peak=150),
-         taken("upsert_spread_cow", "lakewright", 1, peak=200),
-         taken("upsert_spread_cow", "delta", 1, peak=300),
-         taken("upsert_spread_mor_bucket", "lakewright", 1, peak=900)],
+        [measured("load", "lakewright", 1, peak=100), measured("load", "delta", 1, peak=150),
+         measured("upsert_spread_cow", "lakewright", 1, peak=200),
+         measured("upsert_spread_cow", "delta", 1, peak=300),
+         measured("upsert_spread_mor_bucket", "lakewright", 1, peak=900)],
         {"load": {"best_peer": 1}, "upsert_spread_cow": {"best_peer": 1},
          "memory": {"best_peer": 1.5}}),
 }  # fmt: skip
@@ -89,11 +90,11 @@ def test_a_target_that_was_not_measured_is_neither_met_nor_missed() -> None:
 @pytest.fixture
 def outcome() -> Outcome:
     measurements = (
-        taken("load", "lakewright", 1.0, peak=2**30),
-        taken("load", "hudi", 5.0, peak=2**31),
-        taken("load", "delta", 0.25, peak=2**31),
-        taken("delete", "lakewright", 1.0),
-        taken("delete", "hudi", 4.0),
+        measured("load", "lakewright", 1.0, peak=2**30),
+        measured("load", "hudi", 5.0, peak=2**31),
+        measured("load", "delta", 0.25, peak=2**31),
+        measured("delete", "lakewright", 1.0),
+        measured("delete", "hudi", 4.0),
     )
     checks = (Check(0, "load", "hudi", Total(3, 7), Total(3, 7)),)
     return Outcome(FACTS, measurements, checks)

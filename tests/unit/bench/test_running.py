@@ -24,11 +24,11 @@ def test_a_tree_of_processes_is_a_process_and_all_below_it() -> None:
     assert children_of(parents, 2) == {2, 3, 4}
 
 
-def test_the_peak_of_memory_is_seen() -> None:
+def test_the_peak_of_memory_is_measured() -> None:
     with PeakMemory(os.getpid()) as peak:
-        held = bytearray(os.urandom(1)) * 2**26
+        allocated = bytearray(os.urandom(1)) * 2**26
     assert peak.bytes > 0
-    del held
+    del allocated
 
 
 def test_a_bar_shows_progress_and_remaining_time() -> None:
@@ -73,10 +73,10 @@ def test_a_cluster_is_for_the_load_test_of_ttl(capsys: pytest.CaptureFixture[str
 def test_a_system_whose_environment_is_missing_names_the_command_that_makes_it() -> None:
     with pytest.raises(ValueError, match=r"LAKEWRIGHT_PEERS_PYTHON.*start it by \./dev bench"):
         Environment.of("delta", {})
-    found = Environment.of("hudi", {
+    environment = Environment.of("hudi", {
         "LAKEWRIGHT_INTEROP_PYTHON": "python", "LAKEWRIGHT_HUDI_JAR": "a.jar", "JAVA_HOME": "java",
     })  # fmt: skip
-    assert found == Environment("python", "a.jar", "java")
+    assert environment == Environment("python", "a.jar", "java")
 
 
 class _Accountant:

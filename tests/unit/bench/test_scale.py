@@ -26,8 +26,8 @@ FLAT = {subject.name: subject for subject in SUBJECTS if subject.flat}
 
 def curve(seconds: list[float], calls: list[int], *, flat: bool = True) -> Curve:
     points = [
-        Point(10 ** (power + 1), count, 0, each, 0.0)
-        for power, (each, count) in enumerate(zip(seconds, calls, strict=True))
+        Point(10 ** (power + 1), count, 0, duration, 0.0)
+        for power, (duration, count) in enumerate(zip(seconds, calls, strict=True))
     ]
     return Curve("job", "files", flat, tuple(points))
 
@@ -100,9 +100,9 @@ def test_a_meter_counts_paths_and_bytes() -> None:
 def test_half_of_an_aged_table_is_expired() -> None:
     subject = Expired()
     storage = MeteredStorage(subject.build(1_000))
-    found = subject.run(storage)
+    expired = subject.run(storage)
     # The last instant has renewed the first of them.
-    assert found == tuple(f"d{number:07d}" for number in range(2, 1_000, 2))
+    assert expired == tuple(f"d{number:07d}" for number in range(2, 1_000, 2))
     assert storage.requests < 2 * 1_000 + 50
 
 
@@ -122,7 +122,7 @@ class _Growing:
         return [storage.read(file.path) for file in storage.list_files("")]
 
 
-def test_a_subject_that_grows_against_its_promise_is_found_out() -> None:
+def test_a_subject_that_grows_against_its_promise_is_reported() -> None:
     subject = _Growing()
     points = [measure(subject, size, repeats=1) for size in subject.sizes]
     assert [point.calls for point in points] == [2, 11]
@@ -153,8 +153,8 @@ POWERS: dict[str, tuple[list[tuple[float, float]], float | None]] = {
 
 @pytest.mark.parametrize(("pairs", "expected"), POWERS.values(), ids=list(POWERS))
 def test_an_exponent(pairs: list[tuple[float, float]], expected: float | None) -> None:
-    found = exponent(pairs)
-    assert found == (None if expected is None else pytest.approx(expected))
+    fitted = exponent(pairs)
+    assert fitted == (None if expected is None else pytest.approx(expected))
 
 
 def test_curves_as_text_data_and_drawing() -> None:

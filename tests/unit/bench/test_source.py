@@ -73,7 +73,7 @@ def test_every_commit_is_a_file_of_its_own(source: Source) -> None:
 
 def test_a_feed_is_of_one_year_a_commit_and_no_key_comes_twice(source: Source) -> None:
     years = [set(pq.read_table(file)["ship_year"].to_pylist()) for file in source.files("feed")]
-    assert [len(each) for each in years] == [1, 1, 1]
+    assert [len(keys_of_year) for keys_of_year in years] == [1, 1, 1]
     assert len(set.union(*years)) == 3
     rows = rows_of(source, "feed")
     assert len(keys_of(rows)) == rows.num_rows == 3 * COMMIT_ROWS

@@ -37,15 +37,15 @@ CLUSTER = {
 
 @pytest.fixture
 def script() -> ModuleType:
-    found = importlib.util.spec_from_file_location("ttl_picture", SCRIPT)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location("ttl_picture", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
-def test_the_largest_workload_is_shown_with_the_cluster_beside_it(script: ModuleType) -> None:
+def test_the_largest_workload_is_shown_next_to_the_cluster(script: ModuleType) -> None:
     page = script.as_page(RACE, CLUSTER)
     assert "| seconds | Lakewright | real Hudi | Lakewright, HDFS |" in page
     assert "| find the expired | 2.0 | 30.0 | 5.0 |" in page

@@ -44,10 +44,10 @@ def glue(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield boto3.client("glue", region_name=REGION)
 
 
-def told(table: WrittenTable, **more: str) -> tuple[SyncResult, ...]:
-    done = sync(table.storage, table.clock, {**GLUE, **more}, no_session)
-    assert not isinstance(done, Skip)
-    return done
+def synced(table: WrittenTable, **more: str) -> tuple[SyncResult, ...]:
+    results = sync(table.storage, table.clock, {**GLUE, **more}, no_session)
+    assert not isinstance(results, Skip)
+    return results
 
 
 def no_session(*_: object) -> Any:
@@ -55,30 +55,30 @@ def no_session(*_: object) -> Any:
 
 
 def partitions(glue: Any, table: str = "written") -> dict[tuple[str, ...], str]:
-    found = glue.get_partitions(DatabaseName="lake", TableName=table)["Partitions"]
-    return {tuple(p["Values"]): p["StorageDescriptor"]["Location"] for p in found}
+    listed = glue.get_partitions(DatabaseName="lake", TableName=table)["Partitions"]
+    return {tuple(p["Values"]): p["StorageDescriptor"]["Location"] for p in listed}
 
 
 def drop(glue: Any, day: str) -> None:
-    gone = [{"Values": [day]}]
-    glue.batch_delete_partition(DatabaseName="lake", TableName="written", PartitionsToDelete=gone)
+    keys = [{"Values": [day]}]
+    glue.batch_delete_partition(DatabaseName="lake", TableName="written", PartitionsToDelete=keys)
 
 
 def parameters(glue: Any, table: str = "written") -> dict[str, str]:
-    found: dict[str, str] = glue.get_table(DatabaseName="lake", Name=table)["Table"]["Parameters"]
-    return found
+    stored: dict[str, str] = glue.get_table(DatabaseName="lake", Name=table)["Table"]["Parameters"]
+    return stored
 
 
 def test_a_write_is_followed_by_a_sync(glue: Any) -> None:
     table = WrittenTable(options={**NO_SERVICES, **AFTER_WRITES}).create()
     first = table.upsert([row("a"), row("b", day="2026-01-02")])
-    found = glue.get_table(DatabaseName="lake", Name="written")["Table"]
-    assert found["TableType"] == "EXTERNAL_TABLE"
-    assert found["Parameters"]["spark.sql.sources.provider"] == "hudi"
-    assert found["Parameters"]["last_commit_time_sync"] == first.instant
-    assert found["Parameters"]["last_commit_completion_time_sync"] == first.completed_at
-    assert found["PartitionKeys"] == [{"Name": "day", "Type": "string"}]
-    names = [column["Name"] for column in found["StorageDescriptor"]["Columns"]]
+    registered = glue.get_table(DatabaseName="lake", Name="written")["Table"]
+    assert registered["TableType"] == "EXTERNAL_TABLE"
+    assert registered["Parameters"]["spark.sql.sources.provider"] == "hudi"
+    assert registered["Parameters"]["last_commit_time_sync"] == first.instant
+    assert registered["Parameters"]["last_commit_completion_time_sync"] == first.completed_at
+    assert registered["PartitionKeys"] == [{"Name": "day", "Type": "string"}]
+    names = [column["Name"] for column in registered["StorageDescriptor"]["Columns"]]
     assert names[-3:] == ["id", "ts", "note"]
     assert names[0] == "_hoodie_commit_time"
     assert set(partitions(glue)) == {("2026-01-01",), ("2026-01-02",)}
@@ -89,10 +89,10 @@ def test_a_write_is_followed_by_a_sync(glue: Any) -> None:
 def test_twice_is_once(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a")])
-    (first,) = told(table)
+    (first,) = synced(table)
     assert (first.created, first.added) == (True, 1)
     version = glue.get_table(DatabaseName="lake", Name="written")["Table"].get("VersionId")
-    (again,) = told(table)
+    (again,) = synced(table)
     assert not again.changed
     assert glue.get_table(DatabaseName="lake", Name="written")["Table"].get("VersionId") == version
 
@@ -100,12 +100,12 @@ def test_twice_is_once(glue: Any) -> None:
 def test_only_what_was_touched_since_is_looked_at(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row(f"k{n}", day=f"2026-01-{n:02}") for n in range(1, 21)])
-    told(table)
+    synced(table)
     table.upsert([row("new", day="2026-02-01")])
     counting = CountingStorage(table.storage)
-    done = sync(counting, table.clock, GLUE, no_session)
-    assert not isinstance(done, Skip)
-    assert done[0].added == 1
+    results = sync(counting, table.clock, GLUE, no_session)
+    assert not isinstance(results, Skip)
+    assert results[0].added == 1
     listed = {path for method, path in counting.touched if method.startswith("list")}
     assert listed <= {".hoodie/timeline", ".hoodie/timeline/history"}
     assert len(partitions(glue)) == 21
@@ -114,60 +114,60 @@ def test_only_what_was_touched_since_is_looked_at(glue: Any) -> None:
 def test_deleted_partitions_are_dropped_and_one_that_came_back_stays(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a"), row("b", day="2026-01-02"), row("c", day="2026-01-03")])
-    told(table)
+    synced(table)
     table.delete_partitions("2026-01-01", "2026-01-02")
     table.upsert([row("d", day="2026-01-02")])
-    (done,) = told(table)
-    assert done.dropped == 1
+    (result,) = synced(table)
+    assert result.dropped == 1
     assert set(partitions(glue)) == {("2026-01-02",), ("2026-01-03",)}
-    (again,) = told(table)
+    (again,) = synced(table)
     assert not again.changed
 
 
-def test_what_ttl_takes_out_is_dropped(glue: Any) -> None:
+def test_partitions_that_ttl_deletes_are_dropped(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a")])
-    told(table)
+    synced(table)
     ttl = TableTtl.for_table(table.storage, {}, table.clock)
     ttl.save({"spec": "2026-01-01", "level": "PARTITION", "units": "DAYS", "value": 1})
     ttl.configure(trigger_strategy="NUM_COMMITS", trigger_value="1")
     ttl.enable()
     table.clock.sleep(3 * 86_400)
-    done = table.upsert([row("b", day="2026-01-02")], AFTER_WRITES)
-    assert any(getattr(each, "operation", "") == "DELETE_PARTITION" for each in done.services)
+    commit = table.upsert([row("b", day="2026-01-02")], AFTER_WRITES)
+    assert any(getattr(step, "operation", "") == "DELETE_PARTITION" for step in commit.services)
     assert set(partitions(glue)) == {("2026-01-02",)}
 
 
 def test_another_process_may_have_dropped_or_added_them(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a"), row("b", day="2026-01-02")])
-    told(table)
+    synced(table)
     drop(glue, "2026-01-01")
     table.delete_partitions("2026-01-01")
-    (done,) = told(table)
-    assert done.dropped == 0
+    (result,) = synced(table)
+    assert result.dropped == 0
     drop(glue, "2026-01-02")
-    (whole,) = told(table, **{"hoodie.meta.sync.incremental": "false"})
+    (whole,) = synced(table, **{"hoodie.meta.sync.incremental": "false"})
     assert whole.added == 1
     assert set(partitions(glue)) == {("2026-01-02",)}
 
 
-def test_a_rollback_takes_a_partition_back(glue: Any) -> None:
+def test_a_rollback_drops_a_partition(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a")])
     last = table.upsert([row("b", day="2026-01-02")])
-    told(table)
+    synced(table)
     table.writer().rollback(last.instant)
-    (done,) = told(table)
-    assert done.dropped == 1
+    (result,) = synced(table)
+    assert result.dropped == 1
     assert set(partitions(glue)) == {("2026-01-01",)}
 
 
-def test_a_rollback_that_was_archived_since_takes_a_partition_back(glue: Any) -> None:
+def test_a_rollback_that_was_archived_since_drops_a_partition(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a")])
     last = table.upsert([row("b", day="2026-01-02")])
-    told(table)
+    synced(table)
     table.writer().rollback(last.instant)
     for number in range(6):
         table.upsert([row(f"k{number}")])
@@ -178,16 +178,16 @@ def test_a_rollback_that_was_archived_since_takes_a_partition_back(glue: Any) ->
     }
     table.services(keep).run("archive")
     assert load_snapshot(table.storage).timeline.completed(Action.ROLLBACK) == ()
-    (done,) = told(table)
-    assert done.dropped == 1
+    (result,) = synced(table)
+    assert result.dropped == 1
     assert set(partitions(glue)) == {("2026-01-01",)}
 
 
 def test_keys_that_glue_leaves_are_requested_again(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row(f"k{n}", day=f"2026-01-{n:02}") for n in range(1, 6)])
-    told(table)
-    wanted = [(f"2026-01-{n:02}",) for n in range(1, 6)]
+    synced(table)
+    requested = [(f"2026-01-{n:02}",) for n in range(1, 6)]
     catalog, name = GlueCatalog(glue, botocore.exceptions), TableName("lake", "written")
     original = glue.batch_get_partition
 
@@ -199,23 +199,23 @@ def test_keys_that_glue_leaves_are_requested_again(glue: Any) -> None:
         return {"Partitions": [], "UnprocessedKeys": PartitionsToGet}
 
     glue.batch_get_partition = two_at_a_time
-    assert set(catalog.partitions(name, wanted)) == set(wanted)
+    assert set(catalog.partitions(name, requested)) == set(requested)
     glue.batch_get_partition = none_at_all
     with pytest.raises(UnavailableError, match="sync again"):
-        catalog.partitions(name, wanted)
+        catalog.partitions(name, requested)
 
 
 def test_a_new_column_is_reported(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a")])
-    told(table)
+    synced(table)
     wider = pa.schema([*SCHEMA, pa.field("fare", pa.float64())])
     table.write("UPSERT", [{**row("b"), "fare": 1.5}], schema=wider)
-    (done,) = told(table)
-    assert done.altered
-    found = glue.get_table(DatabaseName="lake", Name="written")["Table"]
-    assert {"Name": "fare", "Type": "double"} in found["StorageDescriptor"]["Columns"]
-    assert '"fare"' in found["Parameters"]["spark.sql.sources.schema.part.0"]
+    (result,) = synced(table)
+    assert result.altered
+    registered = glue.get_table(DatabaseName="lake", Name="written")["Table"]
+    assert {"Name": "fare", "Type": "double"} in registered["StorageDescriptor"]["Columns"]
+    assert '"fare"' in registered["Parameters"]["spark.sql.sources.schema.part.0"]
 
 
 LAYOUTS: dict[str, tuple[tuple[str, ...], dict[str, str], dict[str, Any], tuple[str, ...], str]] = {
@@ -252,23 +252,23 @@ def test_values_come_from_paths_of_any_layout(
 ) -> None:
     table = WrittenTable(options=NO_SERVICES).create(partition_by=by, options=options, ordering=())
     table.upsert([{**row("a"), **more}])
-    told(table)
+    synced(table)
     assert partitions(glue) == {values: f"{table.storage.root}/{path}"}
 
 
 def test_a_table_without_partitions(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create(partition_by=())
     table.upsert([row("a")])
-    told(table)
+    synced(table)
     assert "PartitionKeys" not in parameters(glue)
     assert partitions(glue) == {}
-    assert not told(table)[0].changed
+    assert not synced(table)[0].changed
 
 
 def test_views_of_merge_on_read_have_names(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create("MERGE_ON_READ", event_time="ts")
     table.upsert([row("a", 1_767_000_000_000)])
-    assert [each.table for each in told(table)] == [
+    assert [result.table for result in synced(table)] == [
         "lake.written_ro",
         "lake.written_rt",
         "lake.written",
@@ -279,7 +279,7 @@ def test_views_of_merge_on_read_have_names(glue: Any) -> None:
     assert "read_optimized" in parameters(glue, "written_ro")["spark.sql.sources.schema.part.0"]
     assert "read_optimized" not in parameters(glue)["spark.sql.sources.schema.part.0"]
     assert parameters(glue)["lakewright.snapshot.completion"] == "1767000000000"
-    (only,) = told(
+    (only,) = synced(
         table,
         **{
             "hoodie.datasource.hive_sync.table.strategy": "RO",
@@ -292,10 +292,10 @@ def test_views_of_merge_on_read_have_names(glue: Any) -> None:
 def test_more_partitions_than_one_call_takes(glue: Any) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row(f"k{n}", day=f"d{n:03}") for n in range(130)])
-    assert told(table)[0].added == 130
+    assert synced(table)[0].added == 130
     assert len(partitions(glue)) == 130
     table.delete_partitions("d0*")
-    assert told(table)[0].dropped == 100
+    assert synced(table)[0].dropped == 100
     assert len(partitions(glue)) == 30
 
 
@@ -303,15 +303,15 @@ def test_another_table_keeps_its_name(glue: Any) -> None:
     first, second = (WrittenTable(options=NO_SERVICES).create() for _ in range(2))
     for table in (first, second):
         table.upsert([row("a")])
-    told(first)
+    synced(first)
     with pytest.raises(ConflictError, match="another table of this name"):
-        told(second)
+        synced(second)
 
 
 def test_what_was_never_written_is_not_registered(glue: Any) -> None:
     table = WrittenTable().create()
-    done = sync(table.storage, table.clock, GLUE, no_session)
-    assert isinstance(done, Skip)
+    result = sync(table.storage, table.clock, GLUE, no_session)
+    assert isinstance(result, Skip)
     assert glue.get_databases()["DatabaseList"] == []
 
 
@@ -319,10 +319,10 @@ def test_other_partition_columns_and_a_missing_database_are_refused(glue: Any) -
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a")])
     with pytest.raises(InvalidError, match="partitioned by other columns"):
-        told(table, **{"hoodie.datasource.hive_sync.partition_fields": "note"})
+        synced(table, **{"hoodie.datasource.hive_sync.partition_fields": "note"})
     with pytest.raises(InvalidError, match="no such database"):
-        told(table, **{"hoodie.datasource.hive_sync.auto_create_database": "false"})
-    told(table, **{"hoodie.datasource.hive_sync.partition_fields": "day"})
+        synced(table, **{"hoodie.datasource.hive_sync.auto_create_database": "false"})
+    synced(table, **{"hoodie.datasource.hive_sync.partition_fields": "day"})
 
 
 NOBODY = {
@@ -346,12 +346,12 @@ def test_a_catalog_that_does_not_answer_fails_no_write() -> None:
 def test_the_command(glue: Any, tmp_path: Any) -> None:
     table = WrittenTable(LocalStorage(str(tmp_path / "t")), options=NO_SERVICES).create()
     table.upsert([row("a")])
-    told_ = ["--mode", "glue", "--database", "lake", "-o", f"lakewright.sync.glue.region={REGION}"]
-    done = CliRunner().invoke(app, ["sync", str(tmp_path / "t"), *told_, "--json"])
-    assert done.exit_code == 0, done.output
-    (found,) = json.loads(done.output)["synced"]
-    assert (found["table"], found["created"], found["added"]) == ("lake.written", True, 1)
-    again = CliRunner().invoke(app, ["sync", str(tmp_path / "t"), *told_])
+    flags = ["--mode", "glue", "--database", "lake", "-o", f"lakewright.sync.glue.region={REGION}"]
+    first = CliRunner().invoke(app, ["sync", str(tmp_path / "t"), *flags, "--json"])
+    assert first.exit_code == 0, first.output
+    (result,) = json.loads(first.output)["synced"]
+    assert (result["table"], result["created"], result["added"]) == ("lake.written", True, 1)
+    again = CliRunner().invoke(app, ["sync", str(tmp_path / "t"), *flags])
     assert again.exit_code == 0, again.output
     assert "lake.written" in again.output
     unnamed = CliRunner().invoke(app, ["sync", str(tmp_path / "t")])

@@ -46,59 +46,61 @@ def at(*partitions: Values) -> dict[Values, str]:
     return {values: f"{AT}/{values[0]}" for values in partitions}
 
 
-def wanted(
-    *present: Values, gone: frozenset[Values] = frozenset(), whole: bool = False
+def desired(
+    *present: Values, dropped: frozenset[Values] = frozenset(), whole: bool = False
 ) -> DesiredTable:
-    return DesiredTable(table=TABLE, present=at(*present), dropped=gone, is_complete=whole)
+    return DesiredTable(table=TABLE, present=at(*present), dropped=dropped, is_complete=whole)
 
 
 PLANS: dict[str, tuple[CatalogTable | None, Mapping[Values, str], DesiredTable, CatalogChanges]] = {
     "a new table is registered with all its partitions": (
-        None, {}, wanted(A, B, whole=True),
+        None, {}, desired(A, B, whole=True),
         CatalogChanges(create=TABLE, add=tuple(at(A, B).items())),
     ),
-    "what is known is not told again": (TABLE, at(A), wanted(A), CatalogChanges()),
+    "what the catalog has is not written again": (TABLE, at(A), desired(A), CatalogChanges()),
     "a partition that was written first is added": (
-        TABLE, at(A), wanted(A, B), CatalogChanges(add=tuple(at(B).items())),
+        TABLE, at(A), desired(A, B), CatalogChanges(add=tuple(at(B).items())),
     ),
-    "one that is gone is dropped": (
-        TABLE, at(A), wanted(gone=frozenset({A})), CatalogChanges(drop=(A,)),
+    "one that was deleted is dropped": (
+        TABLE, at(A), desired(dropped=frozenset({A})), CatalogChanges(drop=(A,)),
     ),
     "one that the catalog does not have is not": (
-        TABLE, {}, wanted(gone=frozenset({A})), CatalogChanges(),
+        TABLE, {}, desired(dropped=frozenset({A})), CatalogChanges(),
     ),
-    "others stay where only a part is told": (TABLE, at(A, B), wanted(A), CatalogChanges()),
+    "others stay where only a part is listed": (TABLE, at(A, B), desired(A), CatalogChanges()),
     "and go where all are": (
-        TABLE, at(A, B, C), wanted(A, whole=True), CatalogChanges(drop=(B, C))),
+        TABLE, at(A, B, C), desired(A, whole=True), CatalogChanges(drop=(B, C))),
     "a place may be written in another way": (
-        TABLE, {A: "file:/lake/t/2026-01-01"}, wanted(A), CatalogChanges(),
+        TABLE, {A: "file:/lake/t/2026-01-01"}, desired(A), CatalogChanges(),
     ),
     "one at another place is moved": (
-        TABLE, {A: "file:///old"}, wanted(A), CatalogChanges(move=tuple(at(A).items())),
+        TABLE, {A: "file:///old"}, desired(A), CatalogChanges(move=tuple(at(A).items())),
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("known", "there", "table", "expected"), PLANS.values(), ids=list(PLANS))
+@pytest.mark.parametrize(
+    ("registered", "there", "table", "expected"), PLANS.values(), ids=list(PLANS)
+)
 def test_changes(
-    known: CatalogTable | None,
+    registered: CatalogTable | None,
     there: Mapping[Values, str],
     table: DesiredTable,
     expected: CatalogChanges,
 ) -> None:
-    found = plan_sync(known, there, table)
-    assert found == expected
-    assert bool(found) == (expected != CatalogChanges())
+    changes = plan_sync(registered, there, table)
+    assert changes == expected
+    assert bool(changes) == (expected != CatalogChanges())
 
 
 def test_columns_and_our_properties_change_and_those_of_others_stay() -> None:
     others = {"comment": "mine", "lakewright.snapshot.completion": "5", LAST_COMPLETION: "1"}
-    known = replace(TABLE, properties={**TABLE.properties, **others})
+    registered = replace(TABLE, properties={**TABLE.properties, **others})
     now = replace(TABLE, columns=(("id", "string"), ("note", "string")))
-    found = plan_sync(known, {}, DesiredTable(table=now, present={})).alter
-    assert found is not None
-    assert found.columns == now.columns
-    assert found.properties == {**TABLE.properties, "comment": "mine"}
+    altered = plan_sync(registered, {}, DesiredTable(table=now, present={})).alter
+    assert altered is not None
+    assert altered.columns == now.columns
+    assert altered.properties == {**TABLE.properties, "comment": "mine"}
 
 
 def test_another_table_keeps_its_name() -> None:
@@ -135,8 +137,8 @@ SCHEMA = pa.schema(
 
 
 def test_schemas_are_sparks_own() -> None:
-    told = spark_schema_json(SCHEMA, {"carried": "here"})
-    ours, theirs = json.loads(told), json.loads(spark_schema(SCHEMA).json())
+    schema_json = spark_schema_json(SCHEMA, {"carried": "here"})
+    ours, theirs = json.loads(schema_json), json.loads(spark_schema(SCHEMA).json())
     assert ours["fields"][0].pop("metadata") == {"carried": "here"}
     assert theirs["fields"][0].pop("metadata") == {}
     assert ours == theirs
@@ -154,15 +156,15 @@ def test_types_in_hives_words() -> None:
 def test_a_wide_schema_is_reported_in_parts_with_partition_columns_last() -> None:
     many = [pa.field(f"column{n}", pa.string()) for n in range(200)]
     wide = pa.schema([pa.field("day", pa.string()), *many])
-    found = spark_properties(wide, {"path": AT}, ["day"])
-    count = int(found["spark.sql.sources.schema.numParts"])
-    parts = [found[f"spark.sql.sources.schema.part.{n}"] for n in range(count)]
+    properties = spark_properties(wide, {"path": AT}, ["day"])
+    count = int(properties["spark.sql.sources.schema.numParts"])
+    parts = [properties[f"spark.sql.sources.schema.part.{n}"] for n in range(count)]
     assert len(parts) > 1
     assert max(map(len, parts)) <= 4000
     text = "".join(parts)
     assert text.index('"column0"') < text.index('"day"')
-    assert found["spark.sql.sources.schema.partCol.0"] == "day"
-    assert found[PROVIDER] == "hudi"
+    assert properties["spark.sql.sources.schema.partCol.0"] == "day"
+    assert properties[PROVIDER] == "hudi"
 
 
 def test_names_of_partitions() -> None:

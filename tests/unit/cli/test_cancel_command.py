@@ -41,12 +41,12 @@ def test_the_table_takes_an_instant_or_its_text(fixture: PlanFixture) -> None:
     table = Table(fixture.storage)
     fixture.schedule()
     (planned,) = [i for i in table.timeline() if not i.is_completed]
-    done = table.cancel(planned, user="ann", reason="not tonight")
-    assert (done.action, done.state) == ("rollback", State.COMPLETED)
-    assert table.cancel(planned.requested_at) == done
-    (told,) = table.rollbacks()
-    assert (told.instant, told.target.action) == (done, "clustering")
-    assert (told.caused_by, told.reason) == ("request of ann", "not tonight")
+    instant = table.cancel(planned, user="ann", reason="not tonight")
+    assert (instant.action, instant.state) == ("rollback", State.COMPLETED)
+    assert table.cancel(planned.requested_at) == instant
+    (rollback,) = table.rollbacks()
+    assert (rollback.instant, rollback.target.action) == (instant, "clustering")
+    assert (rollback.caused_by, rollback.reason) == ("request of ann", "not tonight")
 
 
 def test_options_are_checked(fixture: PlanFixture) -> None:
@@ -69,18 +69,18 @@ def test_the_command_reports_what_happened_to_the_plan(fixture: PlanFixture) -> 
     at = fixture.schedule()
     result = command(fixture, at, "--reason", "not tonight", "--user", "ann", "--json")
     assert result.exit_code == 0, result.output
-    (told,) = fixture.rollbacks()
+    (rollback,) = fixture.rollbacks()
     assert json.loads(result.stdout) == {
         "table": fixture.storage.root,
         "instant": at,
         "result": "removed",
-        "rollback": told.instant.requested_at,
+        "rollback": rollback.instant.requested_at,
         "state": "COMPLETED",
     }
     fixture.assert_rolled_back(at)
 
 
-def test_the_command_asks_what_is_alive_to_stop(fixture: PlanFixture) -> None:
+def test_the_command_asks_a_live_executor_to_stop(fixture: PlanFixture) -> None:
     at = fixture.schedule()
     # The command goes by the clock of this machine.
     alive = fixture.storage.files() | {f"{HEARTBEATS}/{at}": b""}
@@ -88,8 +88,8 @@ def test_the_command_asks_what_is_alive_to_stop(fixture: PlanFixture) -> None:
     result = command(fixture, at)
     assert result.exit_code == 0, result.output
     assert "asked to stop" in result.stdout
-    (told,) = fixture.rollbacks()
-    assert told.instant.state is State.REQUESTED
+    (rollback,) = fixture.rollbacks()
+    assert rollback.instant.state is State.REQUESTED
 
 
 def test_history_shows_what_was_cancelled_by_what_and_why(fixture: PlanFixture) -> None:
@@ -99,7 +99,7 @@ def test_history_shows_what_was_cancelled_by_what_and_why(fixture: PlanFixture) 
     expected = f"clustering {waiting}, by request: not tonight"
     assert expected in timeline(fixture).stdout
     shown = json.loads(timeline(fixture, "--json").stdout)["instants"]
-    assert [each.get("detail") for each in shown if each["action"] == "rollback"] == [expected]
+    assert [entry.get("detail") for entry in shown if entry["action"] == "rollback"] == [expected]
 
 
 def test_a_timeline_with_a_broken_plan_can_be_shown(fixture: PlanFixture) -> None:
@@ -114,7 +114,7 @@ def test_a_timeline_with_a_broken_plan_can_be_shown(fixture: PlanFixture) -> Non
 class Bad:
     """A command that is refused."""
 
-    says: str
+    message: str
     instant: Callable[[PlanFixture], str]
 
 
@@ -139,17 +139,17 @@ def test_bad_calls_end_with_code_2_and_change_nothing(fixture: PlanFixture, case
     before = fixture.storage.files()
     result = command(fixture, at)
     assert result.exit_code == 2
-    assert case.says in result.stderr
+    assert case.message in result.stderr
     assert at in result.stderr
     assert fixture.storage.files() == before
 
 
 def called(fixture: PlanFixture, text: str) -> list[Any]:
-    found = parse_call(text)
-    assert found is not None
-    procedure = next(each for each in PLAN_PROCEDURES if each.name == found.name)
-    rows = procedure.run(Table(fixture.storage), bound_arguments(found, procedure.parameters))
-    assert {len(each) for each in rows} <= {procedure.columns.count(",") + 1}
+    call = parse_call(text)
+    assert call is not None
+    procedure = next(candidate for candidate in PLAN_PROCEDURES if candidate.name == call.name)
+    rows = procedure.run(Table(fixture.storage), bound_arguments(call, procedure.parameters))
+    assert {len(result) for result in rows} <= {procedure.columns.count(",") + 1}
     return rows
 
 
@@ -161,11 +161,11 @@ def test_the_procedures(fixture: PlanFixture) -> None:
         f"CALL cancel_table_service({table}, instant => '{at}', reason => 'not tonight', "
         "user => 'ann', wait => 1)",
     )
-    (told,) = fixture.rollbacks()
-    assert row == (at, told.instant.requested_at, "COMPLETED")
+    (rollback,) = fixture.rollbacks()
+    assert row == (at, rollback.instant.requested_at, "COMPLETED")
     (shown,) = called(fixture, f"CALL show_rollbacks({table})")
     # By Hudi's names the instant is that of the rollback.
-    assert shown[:3] == (told.instant.requested_at, at, 0)
+    assert shown[:3] == (rollback.instant.requested_at, at, 0)
     assert shown[5:] == ("COMPLETED", "clustering", "request of ann", "not tonight")
     assert called(fixture, f"CALL show_rollbacks({table}, limit => 0)") == []
 
@@ -177,7 +177,7 @@ SHORT = {
 }
 
 
-def test_why_a_plan_is_gone_stays_in_history(fixture: PlanFixture) -> None:
+def test_the_reason_of_a_cancelled_plan_stays_in_history(fixture: PlanFixture) -> None:
     at = fixture.schedule()
     rollback = Table(fixture.storage).cancel(at, user="ann", reason="not tonight")
     for number in range(8):
@@ -185,8 +185,8 @@ def test_why_a_plan_is_gone_stays_in_history(fixture: PlanFixture) -> None:
         fixture.runner(SHORT).run("archive")
     table = Table(fixture.storage)
     assert table.rollbacks() == ()
-    (told,) = table.rollbacks(archived=True)
-    assert (told.instant, str(told)) == (
+    (info,) = table.rollbacks(archived=True)
+    assert (info.instant, str(info)) == (
         rollback,
         f"clustering {at}, by request of ann: not tonight",
     )
@@ -196,8 +196,8 @@ def test_why_a_plan_is_gone_stays_in_history(fixture: PlanFixture) -> None:
     assert shown[5:] == ("COMPLETED", "clustering", "request of ann", "not tonight")
     result = timeline(fixture, "--archived", "--json")
     listed = json.loads(result.stdout)["instants"]
-    assert [each["detail"] for each in listed if each["action"] == "rollback"] == [str(told)]
-    times = [each["requested_at"] for each in listed]
+    assert [entry["detail"] for entry in listed if entry["action"] == "rollback"] == [str(info)]
+    times = [entry["requested_at"] for entry in listed]
     assert times == sorted(times)
 
 

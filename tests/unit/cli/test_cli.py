@@ -60,25 +60,25 @@ def table() -> WrittenTable:
 
 
 def test_the_timeline_is_listed_oldest_first(table: WrittenTable) -> None:
-    told = invoke_json("timeline", table.storage.root)
-    known = [i.requested_at for i in load_snapshot(table.storage).timeline]
-    assert [each["requested_at"] for each in told["instants"]] == known
-    assert {(e["action"], e["state"]) for e in told["instants"]} == {("deltacommit", "COMPLETED")}
+    answer = invoke_json("timeline", table.storage.root)
+    expected = [i.requested_at for i in load_snapshot(table.storage).timeline]
+    assert [entry["requested_at"] for entry in answer["instants"]] == expected
+    assert {(e["action"], e["state"]) for e in answer["instants"]} == {("deltacommit", "COMPLETED")}
 
 
 def test_debt_is_reported_with_its_reasons(table: WrittenTable) -> None:
-    told = invoke_json("debt", table.storage.root)
-    assert (told["log_files"], [p["partition"] for p in told["partitions"]]) == (2, list(DAYS))
-    assert {p["reason"] for p in told["partitions"]} == {"no compaction was planned yet"}
+    answer = invoke_json("debt", table.storage.root)
+    assert (answer["log_files"], [p["partition"] for p in answer["partitions"]]) == (2, list(DAYS))
+    assert {p["reason"] for p in answer["partitions"]} == {"no compaction was planned yet"}
 
 
 def test_a_plan_is_shown_with_the_reason_for_each_skipped_partition(table: WrittenTable) -> None:
-    told = invoke_json(
+    answer = invoke_json(
         "plan", table.storage.root, "compaction", *option_flags(AT_ONCE, *ONLY_FIRST)
     )
-    assert told["planned"]
-    assert [(o["partition"], len(o["logs"])) for o in told["operations"]] == [(DAYS[0], 1)]
-    assert told["missing"] == [{"partition": DAYS[1], "reason": "filtered by partition_regex"}]
+    assert answer["planned"]
+    assert [(o["partition"], len(o["logs"])) for o in answer["operations"]] == [(DAYS[0], 1)]
+    assert answer["missing"] == [{"partition": DAYS[1], "reason": "filtered by partition_regex"}]
     assert not load_snapshot(table.storage).timeline.pending()
 
 
@@ -89,30 +89,30 @@ def test_a_plan_by_event_time_shows_its_threshold_and_instant() -> None:
     table.clock.sleep(1)
     last = table.upsert([event_times.event_row("a", 9)])
     by_time = [f"{key}={value}" for key, value in event_times.compact_before(4).items()]
-    told = invoke_json("plan", table.storage.root, "compaction", *option_flags(*by_time))
-    assert (told["threshold"], told["widened"]) == ("20251231040000000", None)
-    assert told["stands_at"] < last.instant
+    answer = invoke_json("plan", table.storage.root, "compaction", *option_flags(*by_time))
+    assert (answer["threshold"], answer["widened"]) == ("20251231040000000", None)
+    assert answer["stands_at"] < last.instant
 
 
 def test_no_plan_is_reported_with_its_reason(table: WrittenTable) -> None:
-    told = invoke_json("plan", table.storage.root, "compaction")
-    assert not told["planned"]
-    assert "of 5 delta commits" in told["reason"]
+    answer = invoke_json("plan", table.storage.root, "compaction")
+    assert not answer["planned"]
+    assert "of 5 delta commits" in answer["reason"]
 
 
 def test_the_services_are_reported_with_their_options() -> None:
-    told = {each["name"]: each for each in invoke_json("services", "list")["services"]}
-    assert {"compaction", "logcompaction", "clustering", "clean", "archive", "ttl"} <= told.keys()
-    assert "hoodie.compaction.strategy" in told["compaction"]["options"]
-    assert all(each["does"] for each in told.values())
+    named = {service["name"]: service for service in invoke_json("services", "list")["services"]}
+    assert {"compaction", "logcompaction", "clustering", "clean", "archive", "ttl"} <= named.keys()
+    assert "hoodie.compaction.strategy" in named["compaction"]["options"]
+    assert all(service["does"] for service in named.values())
 
 
 def test_a_run_does_what_is_due(table: WrittenTable) -> None:
     before = table.rows()
-    told = invoke_json("services", "run", table.storage.root, *option_flags(AT_ONCE))
-    results = {step["service"]: step["result"] for step in told["steps"]}
+    answer = invoke_json("services", "run", table.storage.root, *option_flags(AT_ONCE))
+    results = {step["service"]: step["result"] for step in answer["steps"]}
     assert results == {"compaction": "done", "clean": "skipped", "archive": "skipped"}
-    assert told["steps"][0]["commit"]["operation"] == "COMPACT"
+    assert answer["steps"][0]["commit"]["operation"] == "COMPACT"
     assert table.rows(optimized=True) == table.rows() == before
 
 
@@ -121,17 +121,17 @@ def test_a_run_executes_what_others_have_scheduled(table: WrittenTable) -> None:
         "compaction"
     )
     assert isinstance(instant, Instant)
-    told = invoke_json("services", "run", table.storage.root, "--service", "compaction")
-    done, skipped = told["steps"]
-    assert done["commit"]["instant"] == instant.requested_at
+    answer = invoke_json("services", "run", table.storage.root, "--service", "compaction")
+    executed, skipped = answer["steps"]
+    assert executed["commit"]["instant"] == instant.requested_at
     assert skipped["result"] == "skipped"
 
 
-def test_a_copy_on_write_table_is_not_asked_for_log_files() -> None:
+def test_a_copy_on_write_table_runs_no_service_of_log_files() -> None:
     table = WrittenTable().create("COPY_ON_WRITE")
     table.upsert([row("k0")])
-    told = invoke_json("services", "run", table.storage.root)
-    assert [step["service"] for step in told["steps"]] == ["clean", "archive"]
+    answer = invoke_json("services", "run", table.storage.root)
+    assert [step["service"] for step in answer["steps"]] == ["clean", "archive"]
 
 
 TEXTS: dict[str, tuple[list[str], list[str]]] = {
@@ -142,13 +142,15 @@ TEXTS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("command", "says"), TEXTS.values(), ids=list(TEXTS))
-def test_text_says_what_json_says(command: list[str], says: list[str], table: WrittenTable) -> None:
+@pytest.mark.parametrize(("command", "texts"), TEXTS.values(), ids=list(TEXTS))
+def test_text_has_the_facts_of_json(
+    command: list[str], texts: list[str], table: WrittenTable
+) -> None:
     more = ["compaction"] if command == ["plan"] else []
-    told = option_flags(AT_ONCE, *ONLY_FIRST) if command[0] in ("plan", "services") else []
-    result = invoke(*command, table.storage.root, *more, *told)
+    flags = option_flags(AT_ONCE, *ONLY_FIRST) if command[0] in ("plan", "services") else []
+    result = invoke(*command, table.storage.root, *more, *flags)
     assert result.exit_code == 0
-    assert [text for text in says if text not in result.stdout] == []
+    assert [text for text in texts if text not in result.stdout] == []
 
 
 def test_names_with_brackets_and_colons_are_printed_as_they_are() -> None:
@@ -163,7 +165,7 @@ class Bad:
     """A call that fails: with which code, and what stands on stderr."""
 
     code: int
-    says: str
+    message: str
     arguments: Callable[[WrittenTable], list[str]]
 
 
@@ -208,7 +210,7 @@ def _damaged(table: WrittenTable) -> list[str]:
 def test_a_failure_ends_with_its_code_and_no_traceback(case: Bad, table: WrittenTable) -> None:
     result = invoke(*case.arguments(table))
     assert (result.exit_code, result.stdout) == (case.code, "")
-    assert case.says in result.stderr
+    assert case.message in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -222,7 +224,7 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "code"), CODES.items(), ids=lambda each: str(each))
+@pytest.mark.parametrize(("kind", "code"), CODES.items(), ids=lambda kind: str(kind))
 def test_every_kind_of_error_has_its_code(kind: type[LakewrightError], code: int) -> None:
     assert exit_code(kind("something")) == code
 
@@ -273,16 +275,16 @@ for name, arguments in json.loads(sys.argv[1]).items():
 def test_what_needs_no_spark_does_not_even_import_it(tmp_path: Path) -> None:
     path = local_table(tmp_path).storage.root
     calls = {name: arguments(path) for name, arguments in WITHOUT_SPARK.items()}
-    told = [sys.executable, "-c", _LOOK, json.dumps(calls)]
-    done = subprocess.run(told, capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines() == [f"{name}: 0: False" for name in calls]
+    command = [sys.executable, "-c", _LOOK, json.dumps(calls)]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert process.stderr.splitlines() == [f"{name}: 0: False" for name in calls]
 
 
 def test_the_help_comes_without_loading_what_commands_need() -> None:
-    told = [sys.executable, "-X", "importtime", *CLI_COMMAND[1:], "--help"]
-    done = subprocess.run(told, capture_output=True, text=True, check=True)
-    assert "services" in done.stdout
-    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    command = [sys.executable, "-X", "importtime", *CLI_COMMAND[1:], "--help"]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "services" in process.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in process.stderr.splitlines()}
     assert {"typer", "lakewright.errors"} <= loaded
     assert not loaded & {"pyspark", "pyarrow", "numpy", "pandas", "fastavro", "obstore"}
 
@@ -291,9 +293,9 @@ def test_the_help_comes_without_loading_what_commands_need() -> None:
 def test_a_signal_ends_the_loop_between_two_steps(number: signal.Signals, tmp_path: Path) -> None:
     path = local_table(tmp_path).storage.root
     run = ("services", "run", path, "--service", "compaction", "--continuous")
-    told = [*CLI_COMMAND, *run, "--interval", "0.1", "--json"]
+    command = [*CLI_COMMAND, *run, "--interval", "0.1", "--json"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(told, stdout=pipe, stderr=pipe, text=True) as loop:
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as loop:
         try:
             assert loop.stdout is not None
             rounds = [json.loads(loop.stdout.readline())["round"] for _ in range(2)]

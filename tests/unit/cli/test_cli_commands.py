@@ -72,7 +72,7 @@ def test_help_has_an_example_that_parses(path: tuple[str, ...]) -> None:
     shown = invoke(*path, "--help")
     _usage, _, rest = shown.stdout.partition("\n")
     assert f"lakewright {' '.join(path)}" in " ".join(rest.split())
-    flags = {flag for each in command.params for flag in getattr(each, "opts", ())}
+    flags = {flag for parameter in command.params for flag in getattr(parameter, "opts", ())}
     assert "--as-json" in flags or "--json" in flags
     assert shown.exit_code == 0
 
@@ -101,12 +101,16 @@ def test_the_page_and_the_help_know_all_exit_codes() -> None:
 
 def test_a_created_table_is_reported(tmp_path: Path) -> None:
     place = str(tmp_path / "trips")
-    told = invoke_json(
+    created = invoke_json(
         "create", place, "--key", "id", "--partition-by", "day", "--ordering", "ts",
         "--type", "mor", "--schema", "id string not null, day date, ts bigint, fare decimal(9,2)",
     )  # fmt: skip
-    assert (told["name"], told["type"], told["record_key"]) == ("trips", "MERGE_ON_READ", "id")
-    assert [(each["column"], each["type"]) for each in told["columns"]] == [
+    assert (created["name"], created["type"], created["record_key"]) == (
+        "trips",
+        "MERGE_ON_READ",
+        "id",
+    )
+    assert [(column["column"], column["type"]) for column in created["columns"]] == [
         ("id", "string"),
         ("day", "date32[day]"),
         ("ts", "int64"),
@@ -123,14 +127,14 @@ def test_a_compaction_is_scheduled_and_executed_by_two_calls(table: WrittenTable
     assert planned["result"] == "scheduled"
     refused = invoke("cluster", root(table), "--execute", planned["instant"])
     assert (refused.exit_code, "another service" in refused.stderr) == (2, True)
-    done = invoke_json("compact", root(table), "--execute", planned["instant"])
-    assert (done["result"], done["commit"]["instant"]) == ("done", planned["instant"])
+    executed = invoke_json("compact", root(table), "--execute", planned["instant"])
+    assert (executed["result"], executed["commit"]["instant"]) == ("done", planned["instant"])
     assert table.rows(optimized=True) == table.rows() == before
 
 
-def test_a_service_without_plan_says_so(table: WrittenTable) -> None:
-    told = invoke_json("archive", root(table), "--schedule")
-    assert (told["result"], "no plan" in told["detail"]) == ("skipped", True)
+def test_a_service_without_plan_reports_it(table: WrittenTable) -> None:
+    answer = invoke_json("archive", root(table), "--schedule")
+    assert (answer["result"], "no plan" in answer["detail"]) == ("skipped", True)
 
 
 @pytest.mark.parametrize("name", ["compact", "cluster", "clean", "archive"])
@@ -142,11 +146,11 @@ def test_services_run_by_their_command(name: str, table: WrittenTable) -> None:
 
 def test_a_write_is_rolled_back_after_a_question(table: WrittenTable) -> None:
     first, last = load_snapshot(table.storage).timeline
-    refused = invoke("rollback", root(table), last.requested_at)  # nobody answers
+    refused = invoke("rollback", root(table), last.requested_at)  # no answer to the question
     assert refused.exit_code == 1
     assert len(load_snapshot(table.storage).timeline.completed_writes) == 2
-    told = invoke_json("rollback", root(table), last.requested_at, "--yes")
-    assert (told["taken_back"], told["action"]) == (last.requested_at, "rollback")
+    answer = invoke_json("rollback", root(table), last.requested_at, "--yes")
+    assert (answer["taken_back"], answer["action"]) == (last.requested_at, "rollback")
     assert load_snapshot(table.storage).timeline.completed_writes == (first,)
 
 
@@ -158,8 +162,8 @@ def test_a_write_with_an_empty_file_is_rolled_back_by_force(table: WrittenTable)
     assert command in invoke("doctor", root(table)).stdout
     refused = invoke("rollback", root(table), last.requested_at, "--yes")
     assert (refused.exit_code, "force the rollback" in refused.stderr) == (5, True)
-    told = invoke_json("rollback", root(table), last.requested_at, "--force", "--yes")
-    assert (told["taken_back"], told["action"]) == (last.requested_at, "rollback")
+    answer = invoke_json("rollback", root(table), last.requested_at, "--force", "--yes")
+    assert (answer["taken_back"], answer["action"]) == (last.requested_at, "rollback")
     assert load_snapshot(table.storage).timeline.completed_writes == (first,)
     assert {row["note"] for row in table.rows()} < before
     assert invoke("doctor", root(table)).exit_code == 0
@@ -167,11 +171,11 @@ def test_a_write_with_an_empty_file_is_rolled_back_by_force(table: WrittenTable)
 
 def test_a_table_goes_back_to_a_savepoint(table: WrittenTable) -> None:
     first, last = load_snapshot(table.storage).timeline
-    told = invoke_json("savepoint", root(table), first.requested_at, "--comment", "before")
-    assert told["saved"] == first.requested_at
+    answer = invoke_json("savepoint", root(table), first.requested_at, "--comment", "before")
+    assert answer["saved"] == first.requested_at
     assert invoke_json("info", root(table))["savepoints"] == first.requested_at
-    told = invoke_json("restore", root(table), first.requested_at, "--yes")
-    assert told["action"] == "restore"
+    answer = invoke_json("restore", root(table), first.requested_at, "--yes")
+    assert answer["action"] == "restore"
     assert {row["note"] for row in table.rows()} == {"first"}
     assert invoke_json("savepoint", root(table), first.requested_at, "--delete")["given_up"]
     assert invoke_json("info", root(table))["savepoints"] is None
@@ -189,8 +193,8 @@ def test_rows_are_the_same_in_every_format(table: WrittenTable, tmp_path: Path) 
     assert sorted(as_json, key=str) == expected
     assert sorted(map(json.loads, lines), key=str) == expected
     assert sorted(parquet, key=str) == expected
-    found = sorted(({**each, "ts": int(each["ts"])} for each in text), key=str)
-    assert found == expected
+    from_csv = sorted(({**row, "ts": int(row["ts"])} for row in text), key=str)
+    assert from_csv == expected
 
 
 def test_a_file_that_is_there_is_not_replaced(table: WrittenTable, tmp_path: Path) -> None:
@@ -203,8 +207,8 @@ def test_a_file_that_is_there_is_not_replaced(table: WrittenTable, tmp_path: Pat
 
 def test_a_query_that_is_refused_leaves_no_file(table: WrittenTable, tmp_path: Path) -> None:
     out = tmp_path / "rows.csv"
-    told = ("read", root(table), "-f", "csv", "--out", str(out), "--columns", "nope")
-    assert invoke(*told).exit_code == 2
+    arguments = ("read", root(table), "-f", "csv", "--out", str(out), "--columns", "nope")
+    assert invoke(*arguments).exit_code == 2
     assert not out.exists()
 
 
@@ -217,7 +221,7 @@ def test_changes_go_on_from_the_checkpoint(table: WrittenTable) -> None:
     assert (last["rows"], last["checkpoint"]) == ([], second["checkpoint"])
 
 
-def test_a_table_shows_the_first_rows_and_says_so(
+def test_a_table_shows_the_first_rows_and_a_note_on_the_rest(
     table: WrittenTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "_SHOWN_ROWS", 3)
@@ -235,14 +239,16 @@ def test_control_characters_of_rows_do_not_reach_the_terminal(tmp_path: Path) ->
 
 def test_the_doctor_repairs_after_a_question(table: WrittenTable) -> None:
     table.storage.delete("2026-01-01/.hoodie_partition_metadata")
-    found = invoke("doctor", root(table), "--json")
-    assert found.exit_code == 10
-    assert [each["kind"] for each in json.loads(found.stdout)["findings"]] == ["partition metadata"]
-    assert invoke("doctor", root(table), "--repair").exit_code == 1  # nobody answers
+    result = invoke("doctor", root(table), "--json")
+    assert result.exit_code == 10
+    assert [finding["kind"] for finding in json.loads(result.stdout)["findings"]] == [
+        "partition metadata"
+    ]
+    assert invoke("doctor", root(table), "--repair").exit_code == 1  # no answer to the question
     assert not table.storage.exists("2026-01-01/.hoodie_partition_metadata")
-    told = invoke_json("doctor", root(table), "--repair", "--yes")
-    assert told["healthy"]
-    assert [each["target"] for each in told["repaired"]] == ["2026-01-01"]
+    answer = invoke_json("doctor", root(table), "--repair", "--yes")
+    assert answer["healthy"]
+    assert [repair["target"] for repair in answer["repaired"]] == ["2026-01-01"]
 
 
 BAD: dict[str, tuple[list[str], int, str]] = {
@@ -291,22 +297,22 @@ BAD: dict[str, tuple[list[str], int, str]] = {
 def test_bad_input_is_refused_and_changes_nothing(
     name: str, table: WrittenTable, tmp_path: Path
 ) -> None:
-    arguments, code, says = BAD[name]
+    arguments, code, message = BAD[name]
     places = {
         "TABLE": root(table), "NOWHERE": str(tmp_path / "nowhere"), "NEW": str(tmp_path / "new"),
     }  # fmt: skip
     before = _files(tmp_path)
-    result = invoke(*(places.get(each, each) for each in arguments))
+    result = invoke(*(places.get(argument, argument) for argument in arguments))
     assert result.exit_code == code, result.output
     assert result.stdout == ""
-    assert says in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert _files(tmp_path) == before
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path): path.read_bytes() for path in found}
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): path.read_bytes() for path in paths}
 
 
 LIGHT = {
@@ -344,37 +350,37 @@ for name, arguments in json.loads(sys.argv[1]).items():
 
 def _light(name: str, path: str) -> list[str]:
     """A command on a table, which comes first if it has no place of its own."""
-    command, *rest = [path if each == "TABLE" else each for each in LIGHT[name]]
+    command, *rest = [path if argument == "TABLE" else argument for argument in LIGHT[name]]
     return [command, *rest] if path in rest else [command, path, *rest]
 
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The modules that each of the light commands has imported when it is done."""
+    """The modules that each of the light commands has imported when it ends."""
     path = root(local_table(tmp_path_factory.mktemp("loaded")))
     calls = {name: _light(name, path) for name in LIGHT} | {"bare info": ["info", path]}
-    told = [sys.executable, "-c", _LOADED, json.dumps(calls)]
-    done = subprocess.run(told, capture_output=True, text=True, check=True)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {name: code for name, code, _ in found} == dict.fromkeys(calls, 0), done.stderr
-    return {name: set(modules) for name, _, modules in found}
+    command = [sys.executable, "-c", _LOADED, json.dumps(calls)]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    reports = [json.loads(line) for line in process.stdout.splitlines()]
+    assert {name: code for name, code, _ in reports} == dict.fromkeys(calls, 0), process.stderr
+    return {name: set(modules) for name, _, modules in reports}
 
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_what_needs_no_spark_does_not_import_it(name: str, loaded: dict[str, set[str]]) -> None:
     """What is imported is most of what a command on a table takes."""
-    found = loaded[name]
-    assert "lakewright.table.snapshot" in found
-    assert not found & {"pyspark", "py4j", "pydantic", "starlette", "boto3"}
-    assert name == "plan" or "sqlglot" not in found
+    modules = loaded[name]
+    assert "lakewright.table.snapshot" in modules
+    assert not modules & {"pyspark", "py4j", "pydantic", "starlette", "boto3"}
+    assert name == "plan" or "sqlglot" not in modules
     # PyArrow imports it with the first rows that it makes of Python's values.
-    assert name in ("read", "changes") or "pandas" not in found
+    assert name in ("read", "changes") or "pandas" not in modules
 
 
 def test_info_imports_neither_services_nor_writers(loaded: dict[str, set[str]]) -> None:
-    found = loaded["bare info"]
+    modules = loaded["bare info"]
     heavy = ("lakewright.services", "lakewright.write")
-    assert [each for each in found if each.startswith(heavy)] == []
+    assert [module for module in modules if module.startswith(heavy)] == []
 
 
 def test_what_is_beyond_this_process_goes_to_spark(
@@ -407,5 +413,5 @@ def test_a_refused_call_leaves_a_metadata_table_alone(
 
 
 def test_the_version_is_reported() -> None:
-    told = invoke("--version")
-    assert (told.exit_code, told.stdout) == (0, f"lakewright {version('lakewright')}\n")
+    result = invoke("--version")
+    assert (result.exit_code, result.stdout) == (0, f"lakewright {version('lakewright')}\n")

@@ -17,7 +17,7 @@ TEXTS = Path(__file__).parent / "golden_cli"
 UPDATE = os.environ.get("UPDATE_GOLDEN") == "1"
 AT = "20261115212225273"
 
-# By the name of the text: a table of real Hudi, and what is said to the command line.
+# By the name of the text: a table of real Hudi, and the arguments of the command line.
 CASES: dict[str, tuple[str, list[str]]] = {
     "info": ("mor_avro", ["info", "TABLE"]),
     "info_size_json": ("cow_savepoint", ["info", "TABLE", "--size", "--json"]),
@@ -90,8 +90,8 @@ def test_it_prints(name: str, golden: GoldenTables, tmp_path: Path) -> None:
     shutil.copytree(golden[table], place)
     if name in DAMAGES:
         DAMAGES[name](place)
-    told = [str(place) if each == "TABLE" else each for each in arguments]
-    result = CliRunner(env={"COLUMNS": "100"}).invoke(app, told, catch_exceptions=False)
+    call = [str(place) if argument == "TABLE" else argument for argument in arguments]
+    result = CliRunner(env={"COLUMNS": "100"}).invoke(app, call, catch_exceptions=False)
     parts = [f"$ lakewright {' '.join(arguments)}\n", result.stdout]
     parts += [f"--- stderr\n{result.stderr}"] * bool(result.stderr)
     parts += [f"--- exit code {result.exit_code}\n"] * bool(result.exit_code)

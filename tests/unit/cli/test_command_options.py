@@ -77,22 +77,22 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> OpenedStorages:
 
 def arguments(name: str, folder: Path) -> list[str]:
     instants = [i.requested_at for i in load_snapshot(local_table(folder).storage).timeline]
-    rest = [instants[-1] if each == "INSTANT" else each for each in CALLS[name]]
+    rest = [instants[-1] if argument == "INSTANT" else argument for argument in CALLS[name]]
     return [*name.split(), str(folder / "table"), *rest]
 
 
 def taking(option: str) -> set[str]:
     """The commands that take an option."""
-    found = set()
+    names = set()
 
     def look(command: Any, name: str) -> None:
-        for each in command.list_commands(None) if hasattr(command, "list_commands") else ():
-            look(command.get_command(None, each), f"{name} {each}".strip())
+        for subcommand in command.list_commands(None) if hasattr(command, "list_commands") else ():
+            look(command.get_command(None, subcommand), f"{name} {subcommand}".strip())
         if any(option in parameter.opts for parameter in getattr(command, "params", ())):
-            found.add(name)
+            names.add(name)
 
     look(typer.main.get_command(app), "")
-    return found
+    return names
 
 
 def test_every_command_with_options_is_looked_at_here_and_takes_a_file_of_them() -> None:
@@ -102,13 +102,13 @@ def test_every_command_with_options_is_looked_at_here_and_takes_a_file_of_them()
 
 @pytest.mark.parametrize("name", CALLS)
 def test_options_of_storage_arrive(name: str, tmp_path: Path, opened: OpenedStorages) -> None:
-    told = arguments(name, tmp_path)
+    call = arguments(name, tmp_path)
     opened.all.clear()
     file = tmp_path / "options.properties"
     file.write_text(
         f"# of storage\nverify_sidecars = {STORAGE_OPTIONS['verify_sidecars']}\ndurable=x\n"
     )
-    invoke(*told, "--options-file", str(file), "-o", f"durable={STORAGE_OPTIONS['durable']}")
+    invoke(*call, "--options-file", str(file), "-o", f"durable={STORAGE_OPTIONS['durable']}")
     assert all_have_options(opened.of(tmp_path / "table"))
 
 
@@ -124,9 +124,9 @@ def test_options_of_storage_arrive(name: str, tmp_path: Path, opened: OpenedStor
 def test_an_unknown_option_is_refused_and_changes_nothing(
     name: str, typo: str, meant: str, tmp_path: Path
 ) -> None:
-    told = arguments(name, tmp_path)
+    call = arguments(name, tmp_path)
     before = read_tree(tmp_path)
-    result = invoke(*told, "-o", f"{typo}=true")
+    result = invoke(*call, "-o", f"{typo}=true")
     assert (result.exit_code, read_tree(tmp_path)) == (2, before)
     lines = [line.strip() for line in result.stderr.splitlines()]
     assert lines[-3:] == [
@@ -138,7 +138,7 @@ def test_an_unknown_option_is_refused_and_changes_nothing(
 
 def test_what_hudi_and_others_know_is_accepted_by_every_look(tmp_path: Path) -> None:
     local_table(tmp_path)
-    known = (
+    options = (
         "hoodie.clean.commits.retained=3",
         "hoodie.metrics.jmx.port=1",
         "hoodie.streamer.source.dfs.root=/x",
@@ -149,9 +149,9 @@ def test_what_hudi_and_others_know_is_accepted_by_every_look(tmp_path: Path) -> 
         "spark.ui.enabled=false",
         "spark.hadoop.fs.s3a.access.key=k",
     )
-    told = [part for each in known for part in ("-o", each)]
+    flags = [part for option in options for part in ("-o", option)]
     for name in ("info", "timeline", "files", "read"):
-        result = invoke(name, str(tmp_path / "table"), *told)
+        result = invoke(name, str(tmp_path / "table"), *flags)
         assert result.exit_code == 0, result.output
 
 
@@ -159,13 +159,13 @@ def test_create_passes_options_on_and_refuses_unknown_ones(
     tmp_path: Path, opened: OpenedStorages
 ) -> None:
     place = tmp_path / "new"
-    said = [part for key, value in STORAGE_OPTIONS.items() for part in ("-o", f"{key}={value}")]
+    flags = [part for key, value in STORAGE_OPTIONS.items() for part in ("-o", f"{key}={value}")]
     result = invoke("create", str(place), "--key", "id", "-o", "hoodie.tabel.cdc.enabled=true")
     assert (result.exit_code, place.exists()) == (2, False)
     assert "did_you_mean: hoodie.table.cdc.enabled" in result.stderr
     opened.all.clear()
     invoke_json(
-        "create", str(place), "--key", "id", *said, "-o", "lakewright.partition.done.mark=x"
+        "create", str(place), "--key", "id", *flags, "-o", "lakewright.partition.done.mark=x"
     )
     assert all_have_options(opened.of(place))
     config = load_snapshot(LocalStorage(str(place))).config
@@ -190,13 +190,13 @@ def test_the_command_of_the_page_refuses_unknown_options_before_it_listens(tmp_p
 
 
 def test_ingestion_gets_all_options_but_those_of_the_session() -> None:
-    given = {
+    options = {
         **STORAGE_OPTIONS,
         "spark.ui.enabled": "false",
         "spark.hadoop.fs.x": "1",
         "hoodie.table.name": "t",
     }
-    assert ingest_command.ingestion_options(given) == {
+    assert ingest_command.ingestion_options(options) == {
         **STORAGE_OPTIONS,
         "spark.hadoop.fs.x": "1",
         "hoodie.table.name": "t",

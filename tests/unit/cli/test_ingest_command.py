@@ -31,12 +31,12 @@ from support.ingestion import CountingSource, first_keys, ingester, stored_keys
 
 
 @dataclass
-class Scene:
-    """An ingestion in memory that the command line starts, and what it was asked for."""
+class IngestHarness:
+    """An ingestion in memory that the command line starts, and the requests it received."""
 
     storage: MemoryStorage = field(default_factory=MemoryStorage.fresh)
     source: CountingSource = field(default_factory=CountingSource)
-    asked: list[IngestRequest] = field(default_factory=list)
+    requests: list[IngestRequest] = field(default_factory=list)
     sessions: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     ended: int = 0
 
@@ -47,9 +47,9 @@ class Scene:
     def end(self) -> None:
         self.ended += 1
 
-    def prepared(self, wanted: IngestRequest, spark: object) -> Ingestion:
-        self.asked.append(wanted)
-        made = ingester(self.storage, self.source, ManualClock(), override=wanted.checkpoint)
+    def prepared(self, request: IngestRequest, spark: object) -> Ingestion:
+        self.requests.append(request)
+        made = ingester(self.storage, self.source, ManualClock(), override=request.checkpoint)
         return Ingestion(made)
 
     def call(self, *arguments: str) -> Result:
@@ -58,8 +58,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    made = Scene()
+def harness(monkeypatch: pytest.MonkeyPatch) -> IngestHarness:
+    made = IngestHarness()
     monkeypatch.setattr(ingest, "start_session", made.start_session)
     monkeypatch.setattr(ingest, "create_ingestion", made.prepared)
     return made
@@ -70,10 +70,10 @@ def lines(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_a_round_is_a_line_of_json(scene: Scene) -> None:
-    (told,) = lines(scene.call("--json"))
+def test_a_round_is_a_line_of_json(harness: IngestHarness) -> None:
+    (line,) = lines(harness.call("--json"))
     expected = {
-        "table": scene.storage.root,
+        "table": harness.storage.root,
         "round": 1,
         "source": "counting",
         "result": "done",
@@ -89,39 +89,39 @@ def test_a_round_is_a_line_of_json(scene: Scene) -> None:
         "troubles": [],
         "services": [],
     }
-    assert {key: told[key] for key in expected} == expected
-    assert told["commit"]["operation"] == "INSERT"
-    assert told["at"].endswith("+00:00")
-    assert told["took_ms"] >= 0
-    assert scene.ended == 1
-    (told,) = lines(scene.call("--json"))
-    assert (told["checkpoint_before"], told["checkpoint_after"]) == ("4", "8")
+    assert {key: line[key] for key in expected} == expected
+    assert line["commit"]["operation"] == "INSERT"
+    assert line["at"].endswith("+00:00")
+    assert line["took_ms"] >= 0
+    assert harness.ended == 1
+    (line,) = lines(harness.call("--json"))
+    assert (line["checkpoint_before"], line["checkpoint_after"]) == ("4", "8")
 
 
-def test_a_round_without_new_rows_is_reported(scene: Scene) -> None:
-    scene.source.total = 0
-    (told,) = lines(scene.call("--json"))
-    assert (told["result"], told["rows"]) == ("skipped", 0)
+def test_a_round_without_new_rows_is_reported(harness: IngestHarness) -> None:
+    harness.source.total = 0
+    (line,) = lines(harness.call("--json"))
+    assert (line["result"], line["rows"]) == ("skipped", 0)
 
 
-def test_people_read_a_line(scene: Scene) -> None:
-    result = scene.call()
+def test_people_read_a_line(harness: IngestHarness) -> None:
+    result = harness.call()
     assert result.exit_code == 0
     (line,) = result.stdout.splitlines()
     assert line.startswith("round 1: 4 rows (4 new); commit 2026")
     assert line.endswith("40 bytes; 0.0 s behind; 6 waiting")
 
 
-def test_a_signal_ends_it_after_the_round(scene: Scene) -> None:
+def test_a_signal_ends_it_after_the_round(harness: IngestHarness) -> None:
     def interrupt() -> None:
-        if len(scene.source.asked) == 2:
+        if len(harness.source.asked) == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    scene.source.on_read = interrupt
-    told = lines(scene.call("--continuous", "--min-interval", "1", "--json"))
-    assert [each["checkpoint_after"] for each in told] == ["4", "8"]
-    assert stored_keys(scene.storage) == first_keys(8)
-    assert scene.ended == 1
+    harness.source.on_read = interrupt
+    rounds = lines(harness.call("--continuous", "--min-interval", "1", "--json"))
+    assert [line["checkpoint_after"] for line in rounds] == ["4", "8"]
+    assert stored_keys(harness.storage) == first_keys(8)
+    assert harness.ended == 1
 
 
 ERRORS: dict[str, tuple[Exception, int]] = {
@@ -139,41 +139,41 @@ def failing(error: Exception) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(("error", "code"), ERRORS.values(), ids=list(ERRORS))
-def test_an_error_has_an_exit_code(scene: Scene, error: Exception, code: int) -> None:
-    scene.source.on_read = failing(error)
-    result = scene.call()
+def test_an_error_has_an_exit_code(harness: IngestHarness, error: Exception, code: int) -> None:
+    harness.source.on_read = failing(error)
+    result = harness.call()
     assert result.exit_code == code
     assert str(error) in result.stderr
-    assert scene.ended == 1
+    assert harness.ended == 1
 
 
-def test_a_continuous_one_ends_with_what_will_not_pass(scene: Scene) -> None:
+def test_a_continuous_one_ends_with_what_will_not_pass(harness: IngestHarness) -> None:
     moods = [UnavailableError("away"), CorruptError("torn")]
 
     def fail() -> None:
         raise moods.pop(0)
 
-    scene.source.on_read = fail
-    result = scene.call("--continuous", "--json")
+    harness.source.on_read = fail
+    result = harness.call("--continuous", "--json")
     assert result.exit_code == 5
-    told = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [(each["result"], each["error"]["kind"]) for each in told] == [
+    rounds = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(round_["result"], round_["error"]["kind"]) for round_ in rounds] == [
         ("failed", "UnavailableError"),
         ("failed", "CorruptError"),
     ]
 
 
-def test_what_is_asked_for_arrives(scene: Scene) -> None:
-    scene.call(
+def test_all_arguments_arrive(harness: IngestHarness) -> None:
+    harness.call(
         "--transform", "SELECT * FROM <SRC>", "--operation", "insert", "--services", "off",
         "--checkpoint", "8", "-o", "hoodie.table.name=t", "-o", "spark.x=y", "--master", "local[1]",
     )  # fmt: skip
     options = {"hoodie.table.name": "t", "spark.x": "y"}
-    root = scene.storage.root
-    told = IngestRequest(root, "counting", options, "SELECT * FROM <SRC>", "insert", "off", "8")
-    assert scene.asked == [told]
-    assert scene.sessions == [("local[1]", {"spark.x": "y"})]
-    assert scene.source.asked == ["8"]
+    root = harness.storage.root
+    request = IngestRequest(root, "counting", options, "SELECT * FROM <SRC>", "insert", "off", "8")
+    assert harness.requests == [request]
+    assert harness.sessions == [("local[1]", {"spark.x": "y"})]
+    assert harness.source.asked == ["8"]
 
 
 def test_options_are_shared_out() -> None:
@@ -195,13 +195,13 @@ def test_options_are_shared_out() -> None:
 def test_a_terminal_shows_idle_rounds_in_one_line() -> None:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=100, highlight=False)
-    with RoundPrinter("t", as_json=False, console=console) as told:
-        told(IngestResult(1, "s", Commit("20260101000000000", "", "commit", "INSERT"), rows=7))
+    with RoundPrinter("t", as_json=False, console=console) as report:
+        report(IngestResult(1, "s", Commit("20260101000000000", "", "commit", "INSERT"), rows=7))
         for number in (2, 3, 4):
-            told(IngestResult(number, "s", Skip("[x]")))
+            report(IngestResult(number, "s", Skip("[x]")))
     lines = shown.getvalue().split("\n")
     assert sum("round 1: 7 rows; commit 20260101000000000" in line for line in lines) == 1
-    # What is left when the line that changes is gone.
+    # What remains when the line that changes is erased.
     assert lines[-2].endswith("round 4: nothing, [x]")
     assert not any(line.startswith("round 2") for line in lines)
 
@@ -209,14 +209,14 @@ def test_a_terminal_shows_idle_rounds_in_one_line() -> None:
 def test_a_file_of_lines_is_not_filled_by_idle_rounds(capsys: pytest.CaptureFixture[str]) -> None:
     shown = io.StringIO()
     skip = IngestResult(2, "s", Skip("the source has nothing new"))
-    with RoundPrinter("t", as_json=False, console=Console(file=shown, width=100)) as told:
-        for each in (skip, skip, IngestResult(3, "s", UnavailableError("away")), skip):
-            told(each)
+    with RoundPrinter("t", as_json=False, console=Console(file=shown, width=100)) as report:
+        for result in (skip, skip, IngestResult(3, "s", UnavailableError("away")), skip):
+            report(result)
         steps = (
             ServiceOutcome("clean", CorruptError("torn")),
             ServiceOutcome("archive", Skip("not due")),
         )
-        told(IngestResult(4, "s", Skip("x"), troubles=("the queue is away",), services=steps))
+        report(IngestResult(4, "s", Skip("x"), troubles=("the queue is away",), services=steps))
     assert shown.getvalue().splitlines() == [
         "round 2: nothing, the source has nothing new",
         "round 3: failed, away",
@@ -228,7 +228,7 @@ def test_a_file_of_lines_is_not_filled_by_idle_rounds(capsys: pytest.CaptureFixt
 
 def test_unknown_metrics_are_not_reported() -> None:
     commit = Commit("20260101000000000", "", "commit", "UPSERT", inserted=1, updated=2, deleted=3)
-    done = IngestResult(5, "s", commit, after=Checkpoint("x"), rows=9, took_ms=1260)
-    assert round_text(done) == (
+    result = IngestResult(5, "s", commit, after=Checkpoint("x"), rows=9, took_ms=1260)
+    assert round_text(result) == (
         "round 5: 9 rows (1 new, 2 updated, 3 deleted); commit 20260101000000000; 1.3 s"
     )

@@ -93,15 +93,15 @@ def test_an_execution_is_watched_by_what_lies_on_storage(
 
 def test_pending_writes_are_reported(table: WrittenTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_POLL_S", 0.001)
-    told: list[str] = []
+    texts: list[str] = []
 
     def other_process() -> None:
-        with following(table.storage, told.append):
-            while not any(text.startswith("writing") for text in told):
+        with following(table.storage, texts.append):
+            while not any(text.startswith("writing") for text in texts):
                 table.clock.sleep(0)
 
     table.upsert([row("k0")], before_commit=other_process)
-    assert " 1 files, " in told[-1]
+    assert " 1 files, " in texts[-1]
 
 
 def test_nothing_is_shown_where_there_is_no_terminal(
@@ -114,11 +114,11 @@ def test_nothing_is_shown_where_there_is_no_terminal(
 
 
 def test_the_progress_of_a_runner_gets_the_instant_and_the_work() -> None:
-    told: list[tuple[str, int]] = []
+    reported: list[tuple[str, int]] = []
 
     @contextmanager
     def watch(instant: str, items: int, size: int) -> Iterator[None]:
-        told.append((instant, items))
+        reported.append((instant, items))
         assert size > 0
         yield
 
@@ -128,9 +128,9 @@ def test_the_progress_of_a_runner_gets_the_instant_and_the_work() -> None:
     at_once = {"hoodie.compact.inline.max.delta.commits": "1"}
     plain = table.services(at_once)
     runner = ServiceRunner(plain.storage, plain.clock, plain.engine, plain.options, watch)
-    done = runner.run("compaction")
-    assert isinstance(done, Commit)
-    assert told == [(done.instant, 1)]
+    commit = runner.run("compaction")
+    assert isinstance(commit, Commit)
+    assert reported == [(commit.instant, 1)]
 
 
 def _wait_for(screen: io.StringIO, text: str) -> None:

@@ -82,7 +82,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
         for batch in ROW.to_batches():
             sink(batch)
     assert path.read_text("utf-8") == written("csv")
-    assert [each.name for each in tmp_path.iterdir()] == ["rows.csv"]
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.csv"]
 
 
 def test_a_failure_leaves_no_file(tmp_path: Path) -> None:

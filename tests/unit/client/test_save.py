@@ -31,7 +31,7 @@ OPTIONS = {
     "hoodie.datasource.write.precombine.field": "ts",
 }
 MERGE_ON_READ = {"hoodie.datasource.write.table.type": "MERGE_ON_READ"}
-# One for all: a second one would give the same ids again.
+# One for all: a second one would return the same ids again.
 CLOCK = ManualClock()
 TO_DELETE = "hoodie.datasource.write.partitions.to.delete"
 
@@ -55,7 +55,7 @@ def saved(*rows: Row) -> WrittenTable:
 
 
 def ids(table: WrittenTable) -> list[str]:
-    return sorted(each["id"] for each in table.rows())
+    return sorted(record["id"] for record in table.rows())
 
 
 def files(storage: Storage) -> list[str]:
@@ -290,16 +290,16 @@ def test_a_partition_is_not_deleted_by_a_write_that_contradicts_the_table() -> N
     assert ids(table) == ["a"]
 
 
-def test_a_write_says_once_which_services_it_leaves_undone() -> None:
+def test_a_write_warns_once_of_services_that_do_not_run() -> None:
     table = saved(row("a"))
     options = {
         "hoodie.clustering.async.enabled": "true",
         "hoodie.datasource.clustering.async.enable": "true",
     }
-    with pytest.warns(UserWarning, match="no service runs in the background") as told:
+    with pytest.warns(UserWarning, match="no service runs in the background") as warnings:
         save(table.storage, [row("b")], more=options)
-    assert len(told) == 1
-    assert all(key in str(told[0].message) for key in options)
+    assert len(warnings) == 1
+    assert all(key in str(warnings[0].message) for key in options)
     assert ids(table) == ["a", "b"]
 
 
@@ -352,8 +352,8 @@ def test_a_frame_without_columns_stores_settings() -> None:
     }
     writer = WriteClient.create(table.storage, options, table.clock)
     with pytest.warns(UserWarning, match=r"no effect: hoodie\.parquet\.page\.size$"):
-        done = SaveOperation(writer, parse_mode("append")).write(EmptyRows())
-    assert isinstance(done, Skip)
+        result = SaveOperation(writer, parse_mode("append")).write(EmptyRows())
+    assert isinstance(result, Skip)
     stored = load_snapshot(table.storage).config.properties
     assert stored["hoodie.partition.ttl.inline"] == "false"
     assert stored["hoodie.ttl.policies"] == "[]"

@@ -50,7 +50,7 @@ OPTIONS = {
     "hoodie.datasource.write.precombine.field": "ts",
     OPERATION: "insert",
 }
-# One for all: a second one would give the same ids again.
+# One for all: a second one would return the same ids again.
 CLOCK = ManualClock()
 SEVERAL = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
@@ -79,11 +79,11 @@ def of_query(storage: Storage, query: str, more: Mapping[str, str] | None = None
 def skips(made: StreamSink, rows: ArrowRows, batch_id: int) -> None:
     with pytest.warns(RuntimeWarning, match=f"left out.*batch={batch_id}, .*instant="):
         made.write(rows, batch_id)
-    assert [type(each) for each in made.commits] == [Skip]
+    assert [type(result) for result in made.commits] == [Skip]
 
 
 def ids(storage: Storage) -> list[str]:
-    return sorted(each["id"] for each in WrittenTable(storage).rows())
+    return sorted(record["id"] for record in WrittenTable(storage).rows())
 
 
 def last_batch(snapshot: Snapshot, stream: Stream) -> int | None:
@@ -128,7 +128,7 @@ def test_identifiers_distinguish_streams() -> None:
 
 
 @pytest.mark.parametrize("down", range(12))
-def test_a_retry_asks_again_whether_the_batch_is_there(down: int) -> None:
+def test_a_retry_checks_again_whether_the_batch_is_committed(down: int) -> None:
     storage = CommitAnswerLost(MemoryStorage.fresh(), down)
     made = sink(storage, {"hoodie.datasource.write.streaming.retry.count": "12"})
     made.write(rows_of(row("a")), 0)
@@ -141,7 +141,7 @@ def test_a_retry_asks_again_whether_the_batch_is_there(down: int) -> None:
 
 @pytest.mark.parametrize("day", ["2026-01-01", "another"])
 @pytest.mark.parametrize("more", [{}, SEVERAL], ids=["one writer", "several writers"])
-def test_a_driver_that_was_given_up_and_its_successor_write_a_batch_once(
+def test_a_replaced_driver_and_its_successor_write_a_batch_once(
     more: Mapping[str, str], day: str
 ) -> None:
     storage = MemoryStorage.fresh()
@@ -149,7 +149,7 @@ def test_a_driver_that_was_given_up_and_its_successor_write_a_batch_once(
     old.write(rows_of(row("z")), 0)
     batch = [row("a", day=day)]
     skips(old, interrupted_rows(batch, lambda: new.write(rows_of(*batch), 1)), 1)
-    assert [type(each) for each in new.commits] == [Commit]
+    assert [type(result) for result in new.commits] == [Commit]
     assert ids(storage) == ["a", "z"]
 
 
@@ -190,7 +190,7 @@ def test_a_batch_that_fails_is_tried_again_and_then_raised_or_left_out() -> None
     made = sink(storage, careless)
     with pytest.warns(RuntimeWarning, match="rows are lost"):
         made.write(interrupted_rows([row("b")], fail), 1)
-    assert [type(each) for each in made.commits] == [Skip]
+    assert [type(result) for result in made.commits] == [Skip]
     assert ids(storage) == ["a"]
 
 
@@ -347,7 +347,7 @@ def test_a_save_without_note_is_not_a_batch() -> None:
 
 
 CHECKPOINTS: dict[str, tuple[str, str | None, str | None, str | None]] = {
-    "what the query was told": ("/all", "/own", "name", "/own"),
+    "the option of the query": ("/all", "/own", "name", "/own"),
     "a named query has its folder in the session's": ("/all/", None, "name", "/all/name"),
     "without name it is at random": ("/all", None, None, None),
     "without any it is temporary": ("", None, "name", None),
@@ -355,11 +355,11 @@ CHECKPOINTS: dict[str, tuple[str, str | None, str | None, str | None]] = {
 
 
 @pytest.mark.parametrize(
-    ("folder", "told", "name", "place"), CHECKPOINTS.values(), ids=CHECKPOINTS.keys()
+    ("folder", "option", "name", "place"), CHECKPOINTS.values(), ids=CHECKPOINTS.keys()
 )
 def test_where_spark_keeps_the_checkpoint(
-    folder: str, told: str | None, name: str | None, place: str | None
+    folder: str, option: str | None, name: str | None, place: str | None
 ) -> None:
     conf = {"spark.sql.streaming.checkpointLocation": folder} if folder else {}
     session = cast("SparkSession", SimpleNamespace(conf=conf))
-    assert _checkpoint(session, told, name) == place
+    assert _checkpoint(session, option, name) == place

@@ -43,8 +43,8 @@ def ttl_of(table: WrittenTable) -> TableTtl:
 
 
 def stored(table: WrittenTable) -> dict[str, str]:
-    found = load_properties(table.storage)
-    return {key: value for key, value in found.items() if key.startswith("hoodie.ttl.")}
+    properties = load_properties(table.storage)
+    return {key: value for key, value in properties.items() if key.startswith("hoodie.ttl.")}
 
 
 def test_nothing_is_set_at_first(table: WrittenTable) -> None:
@@ -195,8 +195,8 @@ def test_a_crash_while_saving_leaves_the_old_or_the_new_policies(
         try:
             TableTtl.for_table(dying, clock=ManualClock()).save({**YEAR, "value": 2})
         except Crash:
-            found = TableTtl.for_table(storage).config.policies
-            assert [policy.value for policy in found] in ([1], [2])
+            policies = TableTtl.for_table(storage).config.policies
+            assert [policy.value for policy in policies] in ([1], [2])
             later = ManualClock()
             later.advance(3_600_000)
             again = TableTtl.for_table(storage, clock=later).save({**US, "spec": "day=1"})
@@ -245,7 +245,7 @@ def test_a_write_with_a_policy_that_matches_nothing_warns(table: WrittenTable) -
     with pytest.warns(UserWarning, match=r"no partition of the table matches 'country=US/\*'"):
         table.upsert([row("a")], options)
     assert len(ttl_of(table).config.policies) == 2
-    # It was told once.
+    # The warning comes once.
     table.upsert([row("a", 2)], options)
 
 
@@ -314,16 +314,16 @@ def test_the_command_line(table: WrittenTable) -> None:
     path = table.storage.root
     table.upsert([row("a", day="d1")])
     assert document("ttl", "on", path, "--runInline", "false")["run_inline"] is False
-    told = document(
+    settings = document(
         "ttl", "settings", path, "--triggerStrategy", "TIME_ELAPSED", "--triggerValue", "3",
         "--resolveConflictsBy", "MIN_TTL",
     )  # fmt: skip
-    assert (told["trigger_strategy"], told["trigger_value"]) == ("TIME_ELAPSED", 3)
+    assert (settings["trigger_strategy"], settings["trigger_value"]) == ("TIME_ELAPSED", 3)
     saved = document("ttl", "save", path, "--json", json.dumps(YEAR), flag="--as-json")
     assert saved["policies"] == [YEAR]
     assert document("ttl", "show", path) == saved
     shown = document("ttl", "explain", path)
-    assert [(each["partition"], each["policy"]) for each in shown["partitions"]] == [
+    assert [(entry["partition"], entry["policy"]) for entry in shown["partitions"]] == [
         ("d1", "*: 1 YEARS")
     ]
     assert document("ttl", "update", path)["updated_partitions"] == 1
@@ -335,15 +335,15 @@ def test_the_command_line(table: WrittenTable) -> None:
 def test_the_command_line_runs_ttl_and_shows_the_plan(table: WrittenTable) -> None:
     path = table.storage.root
     table.upsert([row("a", day="d1")])  # at the beginning of 2026, by its own clock
-    told = ("-o", "hoodie.partition.ttl.strategy.days.retain=1")
-    plan = document("plan", path, "ttl", *told)
-    assert [each["partition"] for each in plan["operations"]] == ["d1"]
-    done = document("ttl", "run", path, *told)
-    assert done["commit"]["partitions"] == ["d1"]
-    assert document("ttl", "run", path, *told)["result"] == "skipped"
+    flags = ("-o", "hoodie.partition.ttl.strategy.days.retain=1")
+    plan = document("plan", path, "ttl", *flags)
+    assert [operation["partition"] for operation in plan["operations"]] == ["d1"]
+    answer = document("ttl", "run", path, *flags)
+    assert answer["commit"]["partitions"] == ["d1"]
+    assert document("ttl", "run", path, *flags)["result"] == "skipped"
     assert table.rows() == []
-    steps = document("services", "run", path, "--service", "ttl", *told)["steps"]
-    assert [(each["service"], each["result"]) for each in steps] == [("ttl", "skipped")]
+    steps = document("services", "run", path, "--service", "ttl", *flags)["steps"]
+    assert [(step["service"], step["result"]) for step in steps] == [("ttl", "skipped")]
 
 
 def test_the_command_line_refuses_bad_input(table: WrittenTable) -> None:
@@ -354,11 +354,11 @@ def test_the_command_line_refuses_bad_input(table: WrittenTable) -> None:
 
 
 def sql(table: WrittenTable, text: str) -> list[tuple[Any, ...]]:
-    found = parse_call(text)
-    assert found is not None
-    procedure = next(each for each in TTL_PROCEDURES if each.name == found.name)
-    rows = procedure.run(Table(table.storage), bound_arguments(found, procedure.parameters))
-    assert {len(each) for each in rows} <= {procedure.columns.count(",") + 1}
+    parsed = parse_call(text)
+    assert parsed is not None
+    procedure = next(candidate for candidate in TTL_PROCEDURES if candidate.name == parsed.name)
+    rows = procedure.run(Table(table.storage), bound_arguments(parsed, procedure.parameters))
+    assert {len(result) for result in rows} <= {procedure.columns.count(",") + 1}
     return rows
 
 
@@ -406,7 +406,7 @@ def test_the_procedure_that_hudi_has(table: WrittenTable) -> None:
         table,
         "call ttl_explain(path => 'p', options => 'hoodie.partition.ttl.strategy.days.retain=1')",
     )
-    assert [(each[0], each[5]) for each in explained] == [("p0", True), ("p1", True)]
+    assert [(entry[0], entry[5]) for entry in explained] == [("p0", True), ("p1", True)]
     assert sql(table, "call run_ttl(table => 't', retain_days => -1)") == []
     deleted = sql(
         table, "call run_ttl(table => 't', ttl_policy => 'KEEP_BY_TIME', retain_days => 1)"
@@ -416,9 +416,9 @@ def test_the_procedure_that_hudi_has(table: WrittenTable) -> None:
 
 
 def test_a_table_has_it(table: WrittenTable) -> None:
-    held = Table(table.storage)
-    held.ttl.enable()
-    held.ttl.save(YEAR)
-    assert held.ttl.config.policies == (ALL,)
-    assert held.ttl.explain() == ()
-    assert str(held.preview("ttl")) == "nothing was written yet"
+    handle = Table(table.storage)
+    handle.ttl.enable()
+    handle.ttl.save(YEAR)
+    assert handle.ttl.config.policies == (ALL,)
+    assert handle.ttl.explain() == ()
+    assert str(handle.preview("ttl")) == "nothing was written yet"

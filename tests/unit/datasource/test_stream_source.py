@@ -52,7 +52,7 @@ ARCHIVE = {
     "hoodie.clean.commits.retained": "1",
 }
 
-each_kind = pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+both_table_types = pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 
 
 def made(kind: str = "COPY_ON_WRITE", commits: int = 0) -> tuple[WrittenTable, list[Commit]]:
@@ -90,7 +90,7 @@ STARTS: dict[str, tuple[str, list[list[tuple[str, Any]]]]] = {
 }
 
 
-@each_kind
+@both_table_types
 @pytest.mark.parametrize(("start", "expected"), STARTS.values(), ids=list(STARTS))
 def test_where_a_stream_begins(kind: str, start: str, expected: list[Any]) -> None:
     table, commits = made(kind, 3)
@@ -110,7 +110,7 @@ def test_the_end_of_a_batch_is_part_of_it_and_not_of_the_next() -> None:
     assert query.handed_over == [batch(1), batch(2)]
 
 
-@each_kind
+@both_table_types
 def test_a_limit_of_instants(kind: str) -> None:
     table, _ = made(kind, 5)
     limited = {LIMIT: "2"}
@@ -145,7 +145,7 @@ def test_what_completes_after_the_start_is_left_to_the_next_run_of_available_now
     assert later.latestOffset(first, ReadAllAvailable()) == later.reportLatestOffset()
 
 
-@each_kind
+@both_table_types
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 @pytest.mark.parametrize("end", [RunEnd.PLANNED, RunEnd.WRITTEN])
 def test_a_first_batch_is_the_same_when_it_is_replayed(kind: str, start: str, end: RunEnd) -> None:
@@ -167,8 +167,8 @@ def test_a_stream_from_the_latest_on_loses_nothing_while_it_is_down() -> None:
     write(table, 3)
     assert query.run().handed_over == [batch(3)]
     # Without anything new there is no batch.
-    known = list(query.offsets)
-    assert query.run().offsets == known
+    offsets = list(query.offsets)
+    assert query.run().offsets == offsets
 
 
 CHANGED: dict[str, tuple[str, Callable[[WrittenTable], object]]] = {
@@ -226,15 +226,15 @@ def test_a_batch_whose_files_were_cleaned(kind: str, *, archived: bool) -> None:
     ]
 
 
-@each_kind
+@both_table_types
 def test_services_between_batches_bring_no_row_twice(kind: str) -> None:
     table, _ = made(kind, 2)
     table.options = {**NO_SERVICES, **CLUSTER}
     query = StreamingQuery(table.storage, {LIMIT: "1"}).run()
     compact(table)
     assert not isinstance(table.services().run("clustering"), Skip)
-    known = list(query.offsets)
-    assert query.run().offsets == known, "services alone make no batch"
+    offsets = list(query.offsets)
+    assert query.run().offsets == offsets, "services alone make no batch"
     write(table, 3)
     table.upsert([row("a", 4, "v4")])
     compact(table)
@@ -266,7 +266,7 @@ def test_a_write_that_completes_late_comes_once(kind: str) -> None:
     assert [len(rows) for rows in StreamingQuery(storage).run().handed_over] == [4]
 
 
-@each_kind
+@both_table_types
 @pytest.mark.parametrize("limit", [{}, {LIMIT: "1"}], ids=["in one batch", "write by write"])
 def test_change_data_includes_deletes(kind: str, limit: dict[str, str]) -> None:
     table, _ = made(kind, 2)
@@ -284,7 +284,7 @@ def test_change_data_includes_deletes(kind: str, limit: dict[str, str]) -> None:
             state |= {after["id"]: after["note"]} if after else {}
             if change["op"] == "d":
                 del state[before["id"]]
-    assert state == {each["id"]: each["note"] for each in table.rows()}
+    assert state == {stored["id"]: stored["note"] for stored in table.rows()}
 
 
 def test_change_data_has_columns_of_its_own() -> None:
@@ -295,9 +295,9 @@ def test_change_data_has_columns_of_its_own() -> None:
     write(table, 1)
     evolved(table, pa.field("more", pa.int64()), 7)
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    found = batch_rows(reader, json.dumps(reader.initialOffset()), json.dumps(end))
-    assert sorted(json.loads(each["after"])["id"] for each in found) == ["a", "b", "k1"]
-    assert {tuple(each) for each in found} == {("op", "ts_ms", "before", "after")}
+    changes = batch_rows(reader, json.dumps(reader.initialOffset()), json.dumps(end))
+    assert sorted(json.loads(change["after"])["id"] for change in changes) == ["a", "b", "k1"]
+    assert {tuple(change) for change in changes} == {("op", "ts_ms", "before", "after")}
 
 
 def test_a_write_that_a_listing_missed_is_in_the_batch() -> None:
@@ -307,8 +307,8 @@ def test_a_write_that_a_listing_missed_is_in_the_batch() -> None:
     storage.hidden = commits[1].instant
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     assert end["offsetCommitTime"] == commits[2].completed_at
-    found = batch_rows(reader, json.dumps(reader.initialOffset()), json.dumps(end))
-    assert sorted(each["id"] for each in found) == ["a", "k1", "k2", "k3"]
+    records = batch_rows(reader, json.dumps(reader.initialOffset()), json.dumps(end))
+    assert sorted(record["id"] for record in records) == ["a", "k1", "k2", "k3"]
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "20200101000000000"])
@@ -319,7 +319,7 @@ def test_a_table_that_nothing_was_written_to(start: str) -> None:
     assert query.run().batches in ({}, {0: []})
     write(table, 1)
     query.run()
-    assert sorted(each["id"] for rows in query.batches.values() for each in rows) == ["a", "k1"]
+    assert sorted(record["id"] for rows in query.batches.values() for record in rows) == ["a", "k1"]
 
 
 def test_a_table_without_columns_wants_them_named() -> None:
@@ -330,13 +330,13 @@ def test_a_table_without_columns_wants_them_named() -> None:
 
 def test_columns_that_are_named_come_in_that_order_and_in_the_tables_types() -> None:
     table, _ = made(commits=1)
-    asked = T.StructType().add("ts", "string").add("id", "string")
-    found = stream_schema({"path": table.storage.root}, asked)
-    assert found.simpleString() == "struct<ts:bigint,id:string>"
+    requested = T.StructType().add("ts", "string").add("id", "string")
+    schema = stream_schema({"path": table.storage.root}, requested)
+    assert schema.simpleString() == "struct<ts:bigint,id:string>"
     query = StreamingQuery(
-        table.storage, {"lakewright.streaming.new.columns": "ignore"}, asked
+        table.storage, {"lakewright.streaming.new.columns": "ignore"}, requested
     ).run()
-    assert [list(each) for each in query.batches[0]] == [["ts", "id"]] * 2
+    assert [list(record) for record in query.batches[0]] == [["ts", "id"]] * 2
     with pytest.raises(InvalidError, match=r"no such column.*'other'"):
         stream_schema({"path": table.storage.root}, T.StructType().add("other", "string"))
 
@@ -357,7 +357,7 @@ def test_a_new_column_ends_the_run_and_the_next_one_goes_on_with_it() -> None:
     with pytest.raises(InvalidError, match=r"new columns: start the stream again.*'more'"):
         reader.partitions(start, end)
     query.offsets.append(json.dumps(end))
-    assert [(each["id"], each["more"]) for each in query.run().batches[1]] == [("b", 7)]
+    assert [(record["id"], record["more"]) for record in query.run().batches[1]] == [("b", 7)]
 
 
 def test_a_new_column_can_be_left_out() -> None:
@@ -366,9 +366,9 @@ def test_a_new_column_can_be_left_out() -> None:
     reader = query.started()
     evolved(table, pa.field("more", pa.int64()), 7)
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    found = batch_rows(reader, json.dumps(reader.initialOffset()), json.dumps(end))
-    assert sorted(each["id"] for each in found) == ["a", "b", "k1"]
-    assert "more" not in found[0]
+    records = batch_rows(reader, json.dumps(reader.initialOffset()), json.dumps(end))
+    assert sorted(record["id"] for record in records) == ["a", "b", "k1"]
+    assert "more" not in records[0]
 
 
 @pytest.mark.parametrize("new_columns", ["fail", "ignore"])
@@ -384,7 +384,7 @@ def test_a_column_of_another_type_ends_the_run(new_columns: str) -> None:
     with pytest.raises(InvalidError, match=r"have changed.*start it again.*'ts'"):
         reader.partitions(start, end)
     query.offsets.append(json.dumps(end))
-    assert [each["ts"] for each in query.run().batches[1]] == [1 << 40]
+    assert [record["ts"] for record in query.run().batches[1]] == [1 << 40]
 
 
 REFUSED: dict[str, tuple[dict[str, str], type[LakewrightError], str]] = {
@@ -469,8 +469,10 @@ def test_what_travels_to_the_workers() -> None:
     tasks = reader.partitions(start, end)
     worker: HudiStreamReader = pickle.loads(pickle.dumps(reader))
     there = [pickle.loads(pickle.dumps(task)) for task in tasks]
-    found = [each for task in there for rows in worker.read(task) for each in rows.to_pylist()]
-    assert sorted(each["id"] for each in found) == ["a", "k1", "k2", "k3"]
+    records = [
+        record for task in there for rows in worker.read(task) for record in rows.to_pylist()
+    ]
+    assert sorted(record["id"] for record in records) == ["a", "k1", "k2", "k3"]
     assert reader.partitions(end, end) == []
 
 
@@ -484,8 +486,8 @@ def test_tables_of_real_hudi_in_one_batch_and_instant_by_instant(
     assert sorted(map(as_json, whole)) == sorted(expected)
     steps = StreamingQuery(storage, {LIMIT: "1"}).run()
     assert len(steps.offsets) > 1
-    rows = [each for found in steps.batches.values() for each in found]
-    versions = [(each["_hoodie_commit_time"], each["_hoodie_commit_seqno"]) for each in rows]
+    rows = [record for records in steps.batches.values() for record in records]
+    versions = [(record["_hoodie_commit_time"], record["_hoodie_commit_seqno"]) for record in rows]
     assert len(set(versions)) == len(versions)
     # Everything that the table still has was handed over with the write it comes from.
     assert set(map(as_json, whole)) <= set(map(as_json, rows))
@@ -527,9 +529,9 @@ def test_a_first_batch_without_its_begin() -> None:
     table, commits = made(commits=2)
     snapshot = load_snapshot(table.storage)
     end = Offset(commits[1].completed_at)
-    found = batch_context(snapshot, StreamStart("earliest"), end)
-    assert found is not None
-    assert len(found.instants) == 2
+    context = batch_context(snapshot, StreamStart("earliest"), end)
+    assert context is not None
+    assert len(context.instants) == 2
     with pytest.raises(InvalidError, match="does not record where"):
         batch_context(snapshot, StreamStart("latest"), end)
 
@@ -567,17 +569,17 @@ def test_before_spark_4_2_streams_are_refused(monkeypatch: pytest.MonkeyPatch) -
 
 @dataclass
 class Life:
-    """A table that is written to and kept, and a query on it that is killed now and then."""
+    """A table with writes and table services, and a query on it that is killed now and then."""
 
     table: WrittenTable
     query: StreamingQuery
     chance: random.Random
     number: int = 0
-    done: list[str] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
 
     def step(self) -> None:
         kind = self.chance.choice(["write"] * 4 + ["serve"] * 2 + ["read", "kill", "kill"])
-        self.done.append(kind)
+        self.steps.append(kind)
         if kind == "write":
             self.number += 1
             keys = self.chance.sample("abcdef", 3)
@@ -596,15 +598,15 @@ class Life:
                 self.query.run(self.chance.choice(ends), now=self.chance.random() < 0.5)
 
     def last_states(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+        states: dict[str, int] = {}
         for rows in self.query.batches.values():
-            for each in rows:
-                found[each["id"]] = max(found.get(each["id"], 0), each["ts"])
-        return found
+            for record in rows:
+                states[record["id"]] = max(states.get(record["id"], 0), record["ts"])
+        return states
 
 
 @pytest.mark.parametrize("seed", range(sized(4, soak=400)))
-@each_kind
+@both_table_types
 def test_any_life_of_a_stream_ends_with_the_rows_of_the_table(kind: str, seed: int) -> None:
     table, _ = made(kind)
     chance = random.Random(seed)
@@ -614,7 +616,9 @@ def test_any_life_of_a_stream_ends_with_the_rows_of_the_table(kind: str, seed: i
         life.step()
     write(table, 1000)
     life.query.run()
-    expected = {each["id"]: each["ts"] for each in table.rows()}
-    assert life.last_states() == expected, life.done
-    versions = [(each["id"], each["ts"]) for rows in life.query.batches.values() for each in rows]
-    assert len(set(versions)) == len(versions), life.done
+    expected = {record["id"]: record["ts"] for record in table.rows()}
+    assert life.last_states() == expected, life.steps
+    versions = [
+        (record["id"], record["ts"]) for rows in life.query.batches.values() for record in rows
+    ]
+    assert len(set(versions)) == len(versions), life.steps

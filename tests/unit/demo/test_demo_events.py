@@ -29,10 +29,10 @@ def row(ride: str, at: int, status: str = "requested", day: str = "2026-03-14") 
 
 
 def batch(*rows: Row, arrives: int = 0) -> Batch:
-    return Batch(0, 10**15, tuple(Event(each, max(each.at, arrives)) for each in rows))
+    return Batch(0, 10**15, tuple(Event(one_row, max(one_row.at, arrives)) for one_row in rows))
 
 
-def test_the_same_recipe_gives_the_same_events() -> None:
+def test_the_same_recipe_makes_the_same_events() -> None:
     assert make_batches(RECIPE) == make_batches(RECIPE)
     assert make_batches(RECIPE) != make_batches(replace(RECIPE, seed=8))
 
@@ -41,11 +41,11 @@ def test_batches_are_cut_by_arrival_and_hold_no_event_of_today() -> None:
     batches = make_batches(RECIPE)
     assert len(batches) == RECIPE.batches + 1
     begin = 0
-    for each in batches:
-        assert each.events
-        assert all(begin <= event.arrives < each.until for event in each.events)
-        begin = each.until
-    days = {event.row.day for each in batches for event in each.events}
+    for one_batch in batches:
+        assert one_batch.events
+        assert all(begin <= event.arrives < one_batch.until for event in one_batch.events)
+        begin = one_batch.until
+    days = {event.row.day for one_batch in batches for event in one_batch.events}
     assert days == {"2026-02-13", *RECIPE.days}
     assert max(RECIPE.days) == "2026-03-14"
 
@@ -53,16 +53,16 @@ def test_batches_are_cut_by_arrival_and_hold_no_event_of_today() -> None:
 def test_the_old_day_comes_with_the_first_batch_alone() -> None:
     first, *others = make_batches(RECIPE)
     assert any(event.row.day == RECIPE.old_day for event in first.events)
-    assert not any(event.row.day == RECIPE.old_day for each in others for event in each.events)
+    assert not any(event.row.day == RECIPE.old_day for other in others for event in other.events)
 
 
 def test_some_events_are_late_and_some_of_these_overtaken() -> None:
-    found = lateness(make_batches(RECIPE))
-    assert found.late > found.overtaken > 0
+    counts = lateness(make_batches(RECIPE))
+    assert counts.late > counts.overtaken > 0
 
 
 def test_no_two_events_of_a_ride_have_one_time() -> None:
-    events = [event.row for each in make_batches(RECIPE) for event in each.events]
+    events = [event.row for one_batch in make_batches(RECIPE) for event in one_batch.events]
     assert len({(event.ride, event.at) for event in events}) == len(events)
 
 
@@ -79,7 +79,7 @@ def test_the_newest_event_of_a_ride_is_its_row_in_whatever_order_they_come() -> 
     assert expected_rows([batch(early, late)]) == {"a": late}
 
 
-def test_days_that_are_gone_are_left_out() -> None:
+def test_deleted_days_are_left_out() -> None:
     old = row("a", 10, day="2026-02-13")
     assert expected_rows([batch(old, row("b", 20))], ["2026-02-13"]) == {"b": row("b", 20)}
 
@@ -105,10 +105,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("found", WRONG.values(), ids=list(WRONG))
-def test_a_wrong_row_is_found(found: list[Row]) -> None:
+@pytest.mark.parametrize("rows", WRONG.values(), ids=list(WRONG))
+def test_a_wrong_row_is_found(rows: list[Row]) -> None:
     expected = {"a": row("a", 1), "b": row("b", 2)}
-    assert compare("table", found, expected).passed is False
+    assert compare("table", rows, expected).passed is False
     assert compare("table", expected.values(), expected).passed is True
 
 

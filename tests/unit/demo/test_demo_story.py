@@ -98,23 +98,23 @@ def test_a_story_in_which_nothing_happened_has_ten_lines_too() -> None:
     assert "none was preempted" in lines[7]
 
 
-def test_a_failed_check_is_reported_with_what_was_seen() -> None:
+def test_a_failed_check_is_reported_with_its_reason() -> None:
     wrong = replace(STORY, checks=(Check("table", False, "1 row for 2"), *STORY.checks[1:]))
     assert "table WRONG (1 row for 2)" in summary(wrong)[8]
     assert not wrong.passed
 
 
-def test_a_check_that_could_not_be_asked_fails_nothing_but_none_at_all_does() -> None:
+def test_a_check_that_could_not_run_fails_nothing_but_no_check_at_all_does() -> None:
     assert STORY.passed
     assert not Story("/lake/rides", STORY.recipe).passed
 
 
 def test_the_document_is_json_and_holds_the_lines() -> None:
-    told = json.loads(json.dumps(document(STORY)))
-    assert told["passed"] is True
-    assert told["summary"] == summary(STORY)
-    assert told["compactions"][1]["looked_at"] == 3
-    assert told["freshness"]["read_optimized"]["completion"] == NOON - 3_600_000
+    parsed = json.loads(json.dumps(document(STORY)))
+    assert parsed["passed"] is True
+    assert parsed["summary"] == summary(STORY)
+    assert parsed["compactions"][1]["looked_at"] == 3
+    assert parsed["freshness"]["read_optimized"]["completion"] == NOON - 3_600_000
 
 
 def test_a_board_fits_into_the_terminal() -> None:
@@ -145,10 +145,12 @@ def test_bars_go_from_request_to_completion_on_one_scale() -> None:
     assert draw_bars([], 8) == []
 
 
-def test_instants_become_bars() -> None:
-    done = Instant("20260315120000250", Action.DELTA_COMMIT, State.COMPLETED, "20260315120001000")
+def test_instants_are_shown_as_bars() -> None:
+    completed = Instant(
+        "20260315120000250", Action.DELTA_COMMIT, State.COMPLETED, "20260315120001000"
+    )
     waiting = Instant("20260315120002000", Action.CLUSTERING, State.REQUESTED)
-    assert bars([done, waiting]) == (
+    assert bars([completed, waiting]) == (
         Bar("deltacommit", NOON + 250, NOON + 1000),
         Bar("clustering", NOON + 2000, None),
     )
@@ -157,39 +159,39 @@ def test_instants_become_bars() -> None:
 
 def test_lines_are_printed_once_where_there_is_no_terminal() -> None:
     console = Console(file=io.StringIO(), force_terminal=False, width=20)
-    with watching(console) as tell:
-        tell(STORY)
-        tell(STORY)
-        tell(replace(STORY, messages=(*STORY.messages, "ttl: deleted [2026-02-13]")))
+    with watching(console) as show:
+        show(STORY)
+        show(STORY)
+        show(replace(STORY, messages=(*STORY.messages, "ttl: deleted [2026-02-13]")))
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == "\n".join((*STORY.messages, "ttl: deleted [2026-02-13]\n"))
 
 
 def test_a_quiet_demo_prints_nothing() -> None:
     console = Console(file=io.StringIO())
-    with watching(console, quiet=True) as tell:
-        tell(STORY)
+    with watching(console, quiet=True) as show:
+        show(STORY)
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == ""
 
 
 def test_a_terminal_is_shown_the_board(golden: GoldenTables) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24)
-    with watching(console) as tell:
-        tell(replace(STORY, path=str(golden["mor_pending_compaction"])))
+    with watching(console) as show:
+        show(replace(STORY, path=str(golden["mor_pending_compaction"])))
     assert isinstance(console.file, io.StringIO)
     assert "batch 3: ingesting 100 events" in console.file.getvalue()
     assert "compaction" in console.file.getvalue()
     assert "#>" in console.file.getvalue()
 
 
-def test_what_is_left_of_an_instant_is_found_in_files_and_on_the_timeline(tmp_path: Path) -> None:
+def test_files_of_an_instant_are_listed_in_partitions_and_on_the_timeline(tmp_path: Path) -> None:
     for name in ("day/a_1_20260315.parquet", ".hoodie/timeline/20260315.clustering.requested"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "day/b_1_20260316.parquet").touch()
-    left = files_of_instant(str(tmp_path), "20260315")
-    assert left == (".hoodie/timeline/20260315.clustering.requested", "day/a_1_20260315.parquet")
+    files = files_of_instant(str(tmp_path), "20260315")
+    assert files == (".hoodie/timeline/20260315.clustering.requested", "day/a_1_20260315.parquet")
 
 
 def test_a_log_file_is_announced_by_its_marker(tmp_path: Path) -> None:
@@ -202,7 +204,7 @@ def test_a_log_file_is_announced_by_its_marker(tmp_path: Path) -> None:
     assert has_announced(str(tmp_path), "1")
 
 
-def test_without_hudi_rs_the_check_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hudi_rs_the_check_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hudi", None)
     check = check_with_hudi_rs("/nowhere", [], [Row("a", "d", "Oslo", "finished", 1, 1)])
     assert check == Check("hudi-rs", None, "not installed: pip install hudi")
@@ -218,17 +220,17 @@ def test_commands_to_go_on_with_are_ready_to_be_pasted() -> None:
 
 
 def test_too_few_rides_are_refused_before_anything_starts() -> None:
-    told = CliRunner().invoke(app, ["demo", "--rides", "3"])
-    assert told.exit_code == 2
-    assert "too few rides" in told.output
+    result = CliRunner().invoke(app, ["demo", "--rides", "3"])
+    assert result.exit_code == 2
+    assert "too few rides" in result.output
 
 
 def test_a_folder_that_is_in_use_or_cannot_be_made_is_refused_before_spark(tmp_path: Path) -> None:
     (tmp_path / "rides").mkdir()
-    told = CliRunner().invoke(app, ["demo", "--keep", str(tmp_path)])
-    assert told.exit_code == 2
-    assert "a table here already" in told.output
+    result = CliRunner().invoke(app, ["demo", "--keep", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "a table here already" in result.output
     (tmp_path / "file").touch()
-    told = CliRunner().invoke(app, ["demo", "--keep", str(tmp_path / "file")])
-    assert told.exit_code == 2
-    assert "choose another one" in told.output
+    result = CliRunner().invoke(app, ["demo", "--keep", str(tmp_path / "file")])
+    assert result.exit_code == 2
+    assert "choose another one" in result.output

@@ -32,24 +32,26 @@ def ids(batches: list[pa.RecordBatch]) -> list[str]:
 
 
 def test_every_row_comes_once(table: WrittenTable) -> None:
-    found = list(read_local(table.storage, planned(table), columns=["id"]))
-    assert ids(found) == [f"k{n}" for n in range(9)]
-    assert {tuple(batch.schema.names) for batch in found} == {("id",)}
+    batches = list(read_local(table.storage, planned(table), columns=["id"]))
+    assert ids(batches) == [f"k{n}" for n in range(9)]
+    assert {tuple(batch.schema.names) for batch in batches} == {("id",)}
 
 
 @pytest.mark.parametrize("limit", [0, 1, 4, 9, 100])
 def test_a_limit_ends_the_reading(limit: int, table: WrittenTable) -> None:
-    told: list[int] = []
-    found = list(read_local(table.storage, planned(table), limit=limit, on_progress=told.append))
-    assert sum(batch.num_rows for batch in found) == min(limit, 9)
-    assert len(told) == {0: 0, 1: 1, 4: 2}.get(limit, 3)
+    progress: list[int] = []
+    batches = list(
+        read_local(table.storage, planned(table), limit=limit, on_progress=progress.append)
+    )
+    assert sum(batch.num_rows for batch in batches) == min(limit, 9)
+    assert len(progress) == {0: 0, 1: 1, 4: 2}.get(limit, 3)
 
 
 def test_a_limit_counts_rows_that_pass(table: WrittenTable) -> None:
     plan = planned(table)
     chosen = parse_filter("ts >= 7", plan.schema)
-    found = list(read_local(table.storage, plan, row_filter=chosen, limit=2))
-    assert sum(batch.num_rows for batch in found) == 2
+    batches = list(read_local(table.storage, plan, row_filter=chosen, limit=2))
+    assert sum(batch.num_rows for batch in batches) == 2
 
 
 def test_a_filter_spares_partitions(table: WrittenTable) -> None:
@@ -63,6 +65,6 @@ def test_a_filter_spares_partitions(table: WrittenTable) -> None:
 
 
 def test_the_reported_bytes_are_those_that_were_planned(table: WrittenTable) -> None:
-    told: list[int] = []
-    list(read_local(table.storage, planned(table), on_progress=told.append))
-    assert sum(told) == plan_bytes(planned(table))
+    progress: list[int] = []
+    list(read_local(table.storage, planned(table), on_progress=progress.append))
+    assert sum(progress) == plan_bytes(planned(table))

@@ -32,13 +32,13 @@ TIME = "20250110120000000"
 
 KEPT: dict[str, tuple[dict[str, str], Checkpoint | None]] = {
     "the first version": ({V1: "t,0:5"}, Checkpoint("t,0:5", Version.V1)),
-    "the first version with what the user said": (
+    "the first version with an override of the user": (
         {V1: "7", V1_RESET: "5"}, Checkpoint("7", Version.V1, "5")),
     "the second version": ({V2: TIME}, Checkpoint(TIME, Version.V2)),
-    "the second version with what the user said": (
+    "the second version with an override of the user": (
         {V2: TIME, V2_RESET: "x"}, Checkpoint(TIME, Version.V2, "x")),
     "of both the second counts": ({V1: "1", V2: "2"}, Checkpoint("2", Version.V2)),
-    "what the user said for the other one does not": (
+    "an override for the other one does not": (
         {V1_RESET: "1", V2: "2"}, Checkpoint("2", Version.V2)),
     "an empty one is none": ({V1: "", V2: ""}, None),
     "behind an empty one there may be another": ({V1: "1", V2: ""}, Checkpoint("1", Version.V1)),
@@ -94,33 +94,33 @@ def test_any_other_override_is_refused_in_hudis_words(text: str) -> None:
     )
 
 
-SAID = f"resumeFromInstantCompletionTime:{TIME}"
+OVERRIDE = f"resumeFromInstantCompletionTime:{TIME}"
 LATER = Checkpoint("20260101000000000", Version.V2)
-GIVEN = Checkpoint(TIME, Version.V2, SAID)
-FROM_SAID = Checkpoint("20260101000000000", Version.V2, SAID)
+OVERRIDDEN = Checkpoint(TIME, Version.V2, OVERRIDE)
+AFTER_OVERRIDE = Checkpoint("20260101000000000", Version.V2, OVERRIDE)
 RESUMED: dict[str, tuple[Checkpoint | None, str | None, Checkpoint | None]] = {
-    "nothing was read, nothing is said": (None, None, None),
+    "nothing was read, no override": (None, None, None),
     "what was read counts": (LATER, None, LATER),
-    "what is said counts more": (LATER, SAID, GIVEN),
-    "what is said counts where nothing was read": (None, SAID, GIVEN),
-    "the same as last time is ignored": (FROM_SAID, SAID, FROM_SAID),
+    "an override counts more": (LATER, OVERRIDE, OVERRIDDEN),
+    "an override counts where nothing was read": (None, OVERRIDE, OVERRIDDEN),
+    "the same as last time is ignored": (AFTER_OVERRIDE, OVERRIDE, AFTER_OVERRIDE),
     "something else than last time is not": (
-        FROM_SAID, f"resumeFromInstantRequestTime:{TIME}",
+        AFTER_OVERRIDE, f"resumeFromInstantRequestTime:{TIME}",
         Checkpoint(TIME, Version.V1, f"resumeFromInstantRequestTime:{TIME}")),
-    "what was said last time is forgotten when it is said no more": (FROM_SAID, None, LATER),
+    "the override of last time is forgotten where none is given": (AFTER_OVERRIDE, None, LATER),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("last", "said", "expected"), RESUMED.values(), ids=list(RESUMED))
+@pytest.mark.parametrize(("last", "override", "expected"), RESUMED.values(), ids=list(RESUMED))
 def test_where_to_go_on(
-    last: Checkpoint | None, said: str | None, expected: Checkpoint | None
+    last: Checkpoint | None, override: str | None, expected: Checkpoint | None
 ) -> None:
-    assert resumed(last, said) == expected
+    assert resumed(last, override) == expected
 
 
 def test_other_sources_read_an_override_in_their_own_way() -> None:
-    found = resumed(LATER, "t,0:5", Checkpoint)
-    assert found == Checkpoint("t,0:5", Version.V1, "t,0:5")
+    checkpoint = resumed(LATER, "t,0:5", Checkpoint)
+    assert checkpoint == Checkpoint("t,0:5", Version.V1, "t,0:5")
 
 
 # Requested at the tick where a bar begins, completed where it ends.
@@ -147,35 +147,35 @@ def ended(picture: str, begin: int) -> str:
 
 
 def test_a_requested_time_is_translated() -> None:
-    found = translated(tick(3), draw(IN_ORDER).completed_writes)
-    assert found == TimelinePosition(ended(IN_ORDER, 3))
+    position = translated(tick(3), draw(IN_ORDER).completed_writes)
+    assert position == TimelinePosition(ended(IN_ORDER, 3))
 
 
 UNREAD = {
     "those requested later that completed first are unread": (0, [1, 5, 6]),
     "those requested earlier that completed later are read once more": (1, [0, 5, 6]),
     "so are all of them": (6, [0, 5]),
-    "only those requested later are left where all others completed first": (5, [6]),
+    "only those requested later remain where all others completed first": (5, [6]),
 }
 
 
 @pytest.mark.parametrize(("begin", "unread"), UNREAD.values(), ids=list(UNREAD))
 def test_what_is_unread_where_writes_overlap(begin: int, unread: list[int]) -> None:
     instants = draw(CROSSED).completed_writes
-    found = translated(tick(begin), instants)
-    left = {
+    position = translated(tick(begin), instants)
+    remaining = {
         i.requested_at
         for i in instants
-        if (i.completed_at or "") > found.begin and i.requested_at not in found.already_read
+        if (i.completed_at or "") > position.begin and i.requested_at not in position.already_read
     }
-    assert left == {tick(number) for number in unread}
+    assert remaining == {tick(number) for number in unread}
 
 
 @given(
     writes=st.lists(
         st.tuples(st.integers(0, 20), st.integers(1, 20)),
         min_size=1,
-        unique_by=lambda each: each[0],
+        unique_by=lambda tick_and_length: tick_and_length[0],
     ),
     chosen=st.integers(0, 19),
 )
@@ -187,15 +187,15 @@ def test_a_translated_checkpoint_passes_over_no_write(
         for begin, length in writes
     ]
     reached = instants[chosen % len(instants)]
-    found = translated(reached.requested_at, instants)
-    for each in instants:
-        behind = each.requested_at <= reached.requested_at and not _after(each, reached)
+    position = translated(reached.requested_at, instants)
+    for instant in instants:
+        behind = instant.requested_at <= reached.requested_at and not _after(instant, reached)
         unread = (
-            each.completed_at or ""
-        ) > found.begin and each.requested_at not in found.already_read
+            instant.completed_at or ""
+        ) > position.begin and instant.requested_at not in position.already_read
         assert unread == (not behind)
-        # Who goes on behind `through` by completion times alone has read all of them.
-        assert behind <= ((each.completed_at or "") <= max(found.begin, found.through))
+        # A reader that goes on behind `through` by completion times alone has read all of them.
+        assert behind <= ((instant.completed_at or "") <= max(position.begin, position.through))
 
 
 def _after(one: Instant, other: Instant) -> bool:
@@ -205,10 +205,10 @@ def _after(one: Instant, other: Instant) -> bool:
 def test_positions_on_a_table() -> None:
     storage = MemoryStorage.fresh()
     builder = TableBuilder(storage, BUILT_SCHEMA, table_type="COPY_ON_WRITE").create()
-    done: Instant = builder.commit({}, action=Action.COMMIT)
+    instant: Instant = builder.commit({}, action=Action.COMMIT)
     snapshot = load_snapshot(storage)
-    by_request = position_of(Checkpoint(done.requested_at, Version.V1), snapshot)
-    assert by_request == TimelinePosition(done.completed_at or "")
+    by_request = position_of(Checkpoint(instant.requested_at, Version.V1), snapshot)
+    assert by_request == TimelinePosition(instant.completed_at or "")
     # A completion time needs no instant that has it.
     assert position_of(Checkpoint(TIME, Version.V2), snapshot) == TimelinePosition(TIME)
     for version in Version:

@@ -51,7 +51,7 @@ CASES: dict[str, tuple[list[FileStatus], str | None, FileSettings, list[str]]] =
         None, AT_ONCE, ["x/f"],
     ),
     "empty files are none": ([file("a", size=0), file("b")], None, AT_ONCE, ["b"]),
-    "only names that end as told": (
+    "only names with the suffix of the option": (
         [file("a.json"), file("b.csv")], None, replace(AT_ONCE, suffix=".json"), ["a.json"],
     ),
     "up to a number of files": (
@@ -80,7 +80,7 @@ def test_a_batch_takes(
 ) -> None:
     place = FilePosition.parse(after) if after is not None else None
     chosen = select_files(listed, place, settings, NOW)
-    assert [each.path for each in chosen.files] == taken
+    assert [file_status.path for file_status in chosen.files] == taken
 
 
 def test_the_files_left_for_later_batches_are_counted() -> None:
@@ -93,8 +93,8 @@ def test_the_files_left_for_later_batches_are_counted() -> None:
     st.sets(st.tuples(st.integers(0, 3), st.text("ab#/", min_size=1, max_size=3)), max_size=12),
     st.integers(1, 4),
 )
-def test_batches_take_every_file_once(found: set[tuple[int, str]], most: int) -> None:
-    listed = [file(path, at) for at, path in found]
+def test_batches_take_every_file_once(times_and_paths: set[tuple[int, str]], most: int) -> None:
+    listed = [file(path, at) for at, path in times_and_paths]
     place: FilePosition | None = None
     taken: list[FileStatus] = []
     while True:
@@ -127,18 +127,20 @@ class Reading(FilesSource):
 
     def _reader(self, spark: Any) -> Any:
         def read(objects: list[Any]) -> ObjectRows:
-            names = [each.path for each in objects]
+            names = [item.path for item in objects]
             bad = [SimpleNamespace(item=o, problem="torn") for o in objects if "bad" in o.path]
-            return ObjectRows(cast(Any, names), cast(Any, tuple(bad)), lambda: self.gone.append(1))
+            return ObjectRows(
+                cast(Any, names), cast(Any, tuple(bad)), lambda: self.closed.append(1)
+            )
 
         return SimpleNamespace(read=read)
 
-    gone: Any
+    closed: Any
 
 
 def reading(storage: MemoryStorage, clock: ManualClock, **facts: Any) -> Reading:
     source = Reading(storage, FileSettings(max_files=2), ObjectSettings(), clock=clock, **facts)
-    source.gone = []
+    source.closed = []
     return source
 
 
@@ -162,7 +164,7 @@ def test_batches_follow_each_other() -> None:
         "bytes": 8, "objects": 2, "objects_waiting": 1, "objects_bad": 0, "lag_ms": 0,
     }  # fmt: skip
     first.committed()
-    assert source.gone == [1]
+    assert source.closed == [1]
     second = source.next_batch(cast(Any, None), first.checkpoint)
     assert cast(Any, second.rows) == ["c"]
     third = source.next_batch(cast(Any, None), second.checkpoint)

@@ -77,29 +77,29 @@ class Feed:
         self, rows: Iterable[dict[str, object]], operation: Operation = Operation.UPSERT
     ) -> Instant:
         commit = self.table.write(operation, rows)
-        done = Instant(commit.instant, Action(commit.action), completed_at=commit.completed_at)
-        self.writes.append(done)
-        return done
+        instant = Instant(commit.instant, Action(commit.action), completed_at=commit.completed_at)
+        self.writes.append(instant)
+        return instant
 
     def serve(self, service: str, options: Mapping[str, str]) -> Commit:
         """Run a service, and see that it did something."""
-        done = self.table.services(options).run(service)
-        assert isinstance(done, Commit), done
-        return done
+        commit = self.table.services(options).run(service)
+        assert isinstance(commit, Commit), commit
+        return commit
 
     def schedule(self, service: str, options: Mapping[str, str]) -> None:
         assert isinstance(self.table.services(options).schedule(service), Instant)
 
     def reopen(self, index: int) -> Callable[..., Instant]:
         """Make a write inflight again, as if it had not ended yet; the answer ends it, later."""
-        done = self.writes[index]
-        path = f".hoodie/timeline/{done.file_name}"
+        instant = self.writes[index]
+        path = f".hoodie/timeline/{instant.file_name}"
         data = self.table.storage.read(path)
         self.table.storage.delete(path)
 
         def end(at: str | None = None) -> Instant:
             now = str(1 + max(int(i.completed_at or 0) for i in self.timeline()))
-            late = replace(done, completed_at=at or now)
+            late = replace(instant, completed_at=at or now)
             self.table.storage.create(f".hoodie/timeline/{late.file_name}", data)
             self.writes[index] = late
             return late
@@ -113,25 +113,25 @@ class Feed:
         self, after: Checkpoint | None, options: Mapping[str, str] | None = None
     ) -> TableBatch[pa.Table]:
         """The next batch, read in a plain loop."""
-        told, storage = options or {}, self.table.storage
-        settings = settings_from(TableSourceSettings, told)
+        source_options, storage = options or {}, self.table.storage
+        settings = settings_from(TableSourceSettings, source_options)
         runner = HoodieSourceIncrementalQueryRunner(
             load_snapshot(storage),
             after,
             settings,
             lambda plan: read_plan(storage, plan),
-            splitter_for(told),
+            splitter_for(source_options),
         )
         return runner.run()
 
 
 def at(instant: Instant) -> Checkpoint:
-    """The checkpoint of who has read all that completed up to an instant."""
+    """The checkpoint of a reader of all that completed up to an instant."""
     return Checkpoint(instant.completed_at or "", Version.V2)
 
 
 def requested(instant: Instant) -> Checkpoint:
-    """A checkpoint of the old kind: of who has read all that was requested up to an instant."""
+    """A checkpoint of the old kind: of a reader of all that was requested up to an instant."""
     return Checkpoint(instant.requested_at, Version.V1)
 
 
@@ -144,10 +144,10 @@ Case = tuple[int | str | None, dict[str, str], int, int]
 
 def check(feed: Feed, after: int | str | None, options: dict[str, str], rows: int, to: int) -> None:
     """Read from a write on (by number), and compare rows and checkpoint."""
-    given = None if after is None else Checkpoint(INITIAL, Version.V2)
+    checkpoint = None if after is None else Checkpoint(INITIAL, Version.V2)
     if isinstance(after, int):
-        given = at(feed.writes[after])
-    batch = feed.pull(given, options)
+        checkpoint = at(feed.writes[after])
+    batch = feed.pull(checkpoint, options)
     assert count(batch) == rows
     assert batch.checkpoint == at(feed.writes[to])
 
@@ -199,20 +199,20 @@ def test_a_further_insert_comes_alone_and_moves_the_checkpoint(kind: str) -> Non
 
 
 @pytest.mark.parametrize(("after", "rows"), [(0, 472), (3, 130)])
-def test_a_checkpoint_of_the_old_kind_gives_the_same_rows_and_one_of_the_new(
+def test_a_checkpoint_of_the_old_kind_leads_to_the_same_rows_and_one_of_the_new(
     growing: Feed, after: int, rows: int
 ) -> None:
-    given = replace(requested(growing.writes[after]), reset="what the user said")
-    batch = growing.pull(given)
+    checkpoint = replace(requested(growing.writes[after]), reset="what the user said")
+    batch = growing.pull(checkpoint)
     assert count(batch) == rows
     assert batch.checkpoint == replace(at(growing.writes[4]), reset="what the user said")
 
 
 def test_a_source_without_new_commits_keeps_an_old_checkpoint(growing: Feed) -> None:
-    given = replace(requested(growing.writes[4]), reset="what the user said")
-    batch = growing.pull(given)
+    checkpoint = replace(requested(growing.writes[4]), reset="what the user said")
+    batch = growing.pull(checkpoint)
     assert batch.rows is None
-    assert batch.checkpoint == given
+    assert batch.checkpoint == checkpoint
 
 
 # Six inserts of 100 rows; the fourth from 0 on is still inflight, the fifth has completed.
@@ -364,7 +364,7 @@ def test_services_bring_no_rows_and_make_no_batch(service: str) -> None:
     feed = Feed(kind)
     for _ in range(3):
         feed.insert(10)
-    done = feed.serve(service, options)
+    commit = feed.serve(service, options)
     assert feed.pull(at(feed.writes[-1])) == TableBatch(
         None,
         at(feed.writes[-1]),
@@ -372,12 +372,12 @@ def test_services_bring_no_rows_and_make_no_batch(service: str) -> None:
     )
     latest = feed.pull(None, LATEST)
     assert count(latest) == 10
-    assert latest.checkpoint == Checkpoint(done.completed_at, Version.V2)
+    assert latest.checkpoint == Checkpoint(commit.completed_at, Version.V2)
     for _ in range(3):
         feed.insert(10)
     # The service does not count, and is passed over with the write before it.
     batch = feed.pull(at(feed.writes[1]), {INSTANTS: "1"})
-    assert (count(batch), batch.checkpoint) == (10, Checkpoint(done.completed_at, Version.V2))
+    assert (count(batch), batch.checkpoint) == (10, Checkpoint(commit.completed_at, Version.V2))
     assert batch.facts["instants"] == 2
     assert batch.facts["instants_waiting"] == 3
 
@@ -401,7 +401,7 @@ OLD_KINDS = {
     "what was requested later and completed earlier is not lost": (1, "5", 4 + 8, 1),
     "however few instants a batch may have": (1, "1", 4 + 8, 1),
     "what was requested earlier and completed later is read once more": (3, "5", 2 + 4, 1),
-    "nothing is left of an insert that was first in both orders": (0, "5", 2 + 4 + 8, 1),
+    "nothing remains of an insert that was first in both orders": (0, "5", 2 + 4 + 8, 1),
     "in the middle": (2, "5", 2 + 8, 1),
     "in the middle, a batch ends where all that was read before lies behind it": (2, "1", 8, 2),
 }
@@ -450,7 +450,7 @@ def test_a_chain_brings_every_row_once_whatever_the_order_of_completion(
             waiting.pop()()
         else:
             break
-    assert sorted(keys) == [each["id"] for each in feed.table.rows()]
+    assert sorted(keys) == [stored["id"] for stored in feed.table.rows()]
 
 
 def test_writes_that_completed_at_the_same_time_are_read_together() -> None:
@@ -466,8 +466,8 @@ def test_an_empty_table_brings_nothing() -> None:
     feed = Feed("MERGE_ON_READ")
     batch = feed.pull(None, ALL)
     assert (batch.rows, batch.checkpoint) == (None, None)
-    given = Checkpoint(INITIAL, Version.V1)
-    assert feed.pull(given).checkpoint == given
+    checkpoint = Checkpoint(INITIAL, Version.V1)
+    assert feed.pull(checkpoint).checkpoint == checkpoint
 
 
 def test_latest_of_an_empty_table_reads_all_that_comes() -> None:
@@ -479,7 +479,7 @@ def test_latest_of_an_empty_table_reads_all_that_comes() -> None:
     assert count(feed.pull(first.checkpoint, LATEST)) == 7
 
 
-def test_rows_of_writes_that_history_has_lost_come_from_the_beginning() -> None:
+def test_rows_of_writes_that_are_on_no_timeline_come_from_the_beginning() -> None:
     feed = Feed("COPY_ON_WRITE")
     feed.insert(10)
     feed.insert(10)
@@ -505,10 +505,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("given", WRONG.values(), ids=list(WRONG))
-def test_a_checkpoint_of_another_kind_is_refused(three: Feed, given: Checkpoint) -> None:
+@pytest.mark.parametrize("checkpoint", WRONG.values(), ids=list(WRONG))
+def test_a_checkpoint_of_another_kind_is_refused(three: Feed, checkpoint: Checkpoint) -> None:
     with pytest.raises(InvalidError, match=r"another kind of source|Unable to find completion"):
-        three.pull(given, ALL)
+        three.pull(checkpoint, ALL)
 
 
 def test_meta_columns_are_left_out_but_for_the_partition_path(three: Feed) -> None:
@@ -563,14 +563,14 @@ def test_bad_options_are_refused(
 
 def test_a_source_is_made_from_options_of_either_prefix() -> None:
     old = "hoodie.deltastreamer.source.hoodieincr."
-    told = {
+    options = {
         f"{old}path": "memory://source",
         f"{old}num_instants": "7",
         f"{old}missing.checkpoint.strategy": "read_latest",
         f"{PREFIX}file.format": "parquet",
         MAX_ROWS: "10",
     }
-    source = HudiTableSource.from_options(told)
+    source = HudiTableSource.from_options(options)
     assert source.settings.num_instants == 7
     assert source.settings.beginning == "READ_LATEST"
     assert source.splitter == BoundedLoad(max_rows=10)
@@ -582,5 +582,5 @@ def test_a_source_is_made_from_options_of_either_prefix() -> None:
 
 def test_the_page_documents_every_option() -> None:
     page = (Path(__file__).parents[3] / "docs" / "ingestion.md").read_text("utf-8")
-    told = {key for key in TABLE_SOURCE_KEYS if not key.startswith("hoodie.deltastreamer.")}
-    assert {key for key in told if f"`{key}`" not in page} == set()
+    keys = {key for key in TABLE_SOURCE_KEYS if not key.startswith("hoodie.deltastreamer.")}
+    assert {key for key in keys if f"`{key}`" not in page} == set()

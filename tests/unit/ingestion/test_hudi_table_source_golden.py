@@ -19,27 +19,27 @@ from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.testing.local_reads import read_plan
 from support.golden import NAMES, GoldenTables
 
-Seen = set[tuple[str, str]]
+Versions = set[tuple[str, str]]
 
 
-def rows_of(snapshot: Snapshot, plan: ScanPlan) -> Seen:
+def rows_of(snapshot: Snapshot, plan: ScanPlan) -> Versions:
     """The keys of rows, each with the write it comes from."""
-    told = replace(plan, columns=(RECORD_KEY, COMMIT_TIME))
-    found: pa.Table = read_plan(snapshot.storage, told)
-    return set(zip(found[RECORD_KEY].to_pylist(), found[COMMIT_TIME].to_pylist(), strict=True))
+    key_plan = replace(plan, columns=(RECORD_KEY, COMMIT_TIME))
+    table: pa.Table = read_plan(snapshot.storage, key_plan)
+    return set(zip(table[RECORD_KEY].to_pylist(), table[COMMIT_TIME].to_pylist(), strict=True))
 
 
-def chained(snapshot: Snapshot, after: Checkpoint) -> Seen:
+def chained(snapshot: Snapshot, after: Checkpoint) -> Versions:
     """All that comes after a checkpoint, two writes at a time."""
     settings = TableSourceSettings(num_instants=2)
-    seen: Seen = set()
+    versions: Versions = set()
     while True:
         batch = HoodieSourceIncrementalQueryRunner(
             snapshot, after, settings, lambda plan: rows_of(snapshot, plan)
         ).run()
-        seen |= batch.rows or set()
+        versions |= batch.rows or set()
         if batch.checkpoint == after:
-            return seen
+            return versions
         assert batch.checkpoint is not None
         assert after.version is Version.V1 or batch.checkpoint.text > after.text
         after = batch.checkpoint
@@ -54,9 +54,9 @@ def test_no_row_is_passed_over(name: str, golden: GoldenTables) -> None:
     }
     assert chained(snapshot, Checkpoint(INITIAL, Version.V1)) == rows
     for reached in writes.values():
-        done = reached.completed_at or ""
-        late = {row for row in rows if (writes[row[1]].completed_at or "") > done}
-        assert late <= chained(snapshot, Checkpoint(done, Version.V2))
+        completed_at = reached.completed_at or ""
+        late = {row for row in rows if (writes[row[1]].completed_at or "") > completed_at}
+        assert late <= chained(snapshot, Checkpoint(completed_at, Version.V2))
         behind = {row for row in rows if row[1] > reached.requested_at}
         old = chained(snapshot, Checkpoint(reached.requested_at, Version.V1))
         assert late | behind <= old

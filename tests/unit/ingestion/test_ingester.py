@@ -54,30 +54,30 @@ def test_rounds_go_on_where_the_table_is() -> None:
     for expected in (4, 8, 10):
         # Each round is a process of its own: nothing is remembered but in the table.
         source = CountingSource()
-        done = ingester(storage, source, clock).run()
-        assert isinstance(done.outcome, Commit)
+        result = ingester(storage, source, clock).run()
+        assert isinstance(result.outcome, Commit)
         assert stored_keys(storage) == first_keys(expected)
-        assert done.after == Checkpoint(str(expected))
+        assert result.after == Checkpoint(str(expected))
         assert newest_extra(storage)[V1_KEY] == str(expected)
         assert source.acknowledged == [expected]
-    done = ingester(storage, CountingSource(), clock).run()
-    assert isinstance(done.outcome, Skip)
-    assert done.before == done.after == Checkpoint("10")
+    result = ingester(storage, CountingSource(), clock).run()
+    assert isinstance(result.outcome, Skip)
+    assert result.before == result.after == Checkpoint("10")
     assert len(load_snapshot(storage).timeline) == 3
 
 
 def test_a_round_reports_its_metrics() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
-    done = ingester(
+    result = ingester(
         storage, CountingSource(), clock, {"hoodie.datasource.write.operation": "upsert"}
     ).run(3)
-    assert (done.number, done.source, done.rows) == (3, "counting", 4)
-    assert (done.inserted, done.updated, done.deleted) == (4, 0, 0)
-    assert (done.bytes, done.lag_ms, done.waiting) == (40, 7, 6)
-    assert (done.before, done.after) == (None, Checkpoint("4"))
-    assert done.error is None
-    assert done.is_retryable
-    assert not done.troubles
+    assert (result.number, result.source, result.rows) == (3, "counting", 4)
+    assert (result.inserted, result.updated, result.deleted) == (4, 0, 0)
+    assert (result.bytes, result.lag_ms, result.waiting) == (40, 7, 6)
+    assert (result.before, result.after) == (None, Checkpoint("4"))
+    assert result.error is None
+    assert result.is_retryable
+    assert not result.troubles
     # Read again from the beginning, all of them are there already.
     again = ingester(
         storage,
@@ -98,7 +98,7 @@ def test_commits_of_others_are_passed_over() -> None:
         table.upsert([row(f"other{number}", day="d5")])
     made.run()
     ingester(storage, CountingSource(), clock).run()
-    assert [each for each in stored_keys(storage) if each.startswith("k")] == first_keys(10)
+    assert [key for key in stored_keys(storage) if key.startswith("k")] == first_keys(10)
 
 
 def test_a_position_in_history_is_found() -> None:
@@ -120,7 +120,7 @@ def test_a_position_in_history_is_found() -> None:
     # One that saw the commit before it was archived, and one that did not.
     assert made.run().before == Checkpoint("4")
     assert ingester(storage, CountingSource(), clock).run().before == Checkpoint("8")
-    assert [each for each in stored_keys(storage) if each.startswith("k")] == first_keys(10)
+    assert [key for key in stored_keys(storage) if key.startswith("k")] == first_keys(10)
 
 
 def test_hudis_own_position_is_taken_over() -> None:
@@ -140,10 +140,10 @@ def test_no_rows_but_a_position_that_moved_are_a_commit_without_files() -> None:
     made = ingester(storage, source, clock)
     made.run()
     before = load_snapshot(storage).avro_schema()
-    done = made.run()
-    assert done.commit is not None
-    assert done.commit.files == 0
-    assert (done.rows, done.after) == (0, Checkpoint("8"))
+    result = made.run()
+    assert result.commit is not None
+    assert result.commit.files == 0
+    assert (result.rows, result.after) == (0, Checkpoint("8"))
     assert load_snapshot(storage).avro_schema() == before
     made.run()
     assert len(stored_keys(storage)) == 6
@@ -151,34 +151,34 @@ def test_no_rows_but_a_position_that_moved_are_a_commit_without_files() -> None:
 
 
 @pytest.mark.parametrize("operation", ["insert_overwrite_table", "insert_overwrite", "delete"])
-def test_no_rows_take_nothing_away(operation: str) -> None:
+def test_a_round_without_rows_deletes_nothing(operation: str) -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     ingester(storage, CountingSource(), clock).run()
     source = CountingSource(hidden=frozenset(range(4, 8)))
     options = {"hoodie.datasource.write.operation": operation}
-    done = ingester(storage, source, clock, options).run()
-    assert done.after == Checkpoint("8")
+    result = ingester(storage, source, clock, options).run()
+    assert result.after == Checkpoint("8")
     assert stored_keys(storage) == first_keys(4)
 
 
 def test_a_position_without_table_or_columns_stays() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     source = CountingSource(hidden=frozenset(range(100)))
-    done = ingester(storage, source, clock).run()
-    assert isinstance(done.outcome, Skip)
-    assert done.after is None
+    result = ingester(storage, source, clock).run()
+    assert isinstance(result.outcome, Skip)
+    assert result.after is None
     assert not list(storage.list_tree(""))
     table = WrittenTable(clock=clock).create(name="t")
-    done = ingester(table.storage, source, clock).run()
-    assert isinstance(done.outcome, Skip)
-    assert done.after is None
+    result = ingester(table.storage, source, clock).run()
+    assert isinstance(result.outcome, Skip)
+    assert result.after is None
 
 
 def test_batches_without_rows_do_not_hide_those_behind_them() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     source = CountingSource(total=12, size=4, hidden=frozenset(range(8)))
-    done = ingester(storage, source, clock).run()
-    assert done.after == Checkpoint("12")
+    result = ingester(storage, source, clock).run()
+    assert result.after == Checkpoint("12")
     assert stored_keys(storage) == first_keys(12)[8:]
 
 
@@ -223,7 +223,7 @@ def test_an_ingestion_that_is_overtaken_while_writing_fails(more: Mapping[str, s
 
 
 @pytest.mark.parametrize("size", [4, 2], ids=["the same batch", "another one"])
-def test_two_that_each_take_themselves_for_the_only_one_bring_rows_once(size: int) -> None:
+def test_two_ingesters_that_both_expect_to_be_alone_write_rows_once(size: int) -> None:
     clock = ManualClock()
     storage = MemoryStorage.fresh(now_ms=clock.now_ms)
     _round(storage, clock, {})
@@ -299,9 +299,9 @@ def test_a_lost_answer_is_reported_and_the_source_is_acknowledged() -> None:
     made.run()
     # The commit and the questions whether it is there are not answered; what comes after is.
     storage.armed = True
-    done = made.run()
-    assert done.commit is not None
-    assert done.after == Checkpoint("8")
+    result = made.run()
+    assert result.commit is not None
+    assert result.after == Checkpoint("8")
     assert source.acknowledged == [4, 8]
     assert stored_keys(storage) == first_keys(8)
 
@@ -319,9 +319,9 @@ def test_a_source_that_cannot_be_acknowledged_is_only_a_warning() -> None:
             return Batch(batch.rows, batch.checkpoint, batch.facts, fail)
 
     with pytest.warns(RuntimeWarning, match="the queue is away"):
-        done = ingester(storage, Deaf(), clock).run()
-    assert done.commit is not None
-    (trouble,) = done.troubles
+        result = ingester(storage, Deaf(), clock).run()
+    assert result.commit is not None
+    (trouble,) = result.troubles
     assert "the queue is away" in trouble
     assert stored_keys(storage) == first_keys(4)
 
@@ -343,8 +343,8 @@ def test_an_override_without_rows_is_kept() -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     source = CountingSource()
     ingester(storage, source, clock).run()
-    done = ingester(storage, source, clock, override="10").run()
-    assert done.commit is not None
+    result = ingester(storage, source, clock, override="10").run()
+    assert result.commit is not None
     assert ingester(storage, source, clock).run().before == Checkpoint("10", reset="10")
 
 
@@ -387,12 +387,12 @@ def test_each_commit_is_read_once() -> None:
     positions.newest(load_snapshot(storage))
     ingester(inner, CountingSource(total=100), clock).run()
     storage.reset()
-    found = positions.newest(load_snapshot(storage))
-    assert found is not None
-    assert found.checkpoint == Checkpoint("24")
+    newest = positions.newest(load_snapshot(storage))
+    assert newest is not None
+    assert newest.checkpoint == Checkpoint("24")
     assert len([path for name, path in storage.touched if name == "read_many"]) == 1
     storage.reset()
-    assert positions.newest(load_snapshot(storage)) == found
+    assert positions.newest(load_snapshot(storage)) == newest
     assert not [path for name, path in storage.touched if name == "read_many"]
 
 

@@ -1,4 +1,4 @@
-"""Ingestion round after round, its options, and the services beside it."""
+"""Ingestion round after round, its options, and the services that run in parallel."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SPARK = cast("SparkSession", SimpleNamespace(conf=SimpleNamespace(getAll={})))
 
 @dataclass
 class Moody(CountingSource):
-    """Fails as told before it gives what it has."""
+    """Fails with the errors of a test before it returns its batches."""
 
     moods: list[Exception | None] = field(default_factory=list)
 
@@ -73,8 +73,8 @@ class Watch:
     rounds: list[IngestResult] = field(default_factory=list)
     ended_ms: list[int] = field(default_factory=list)
 
-    def __call__(self, done: IngestResult) -> None:
-        self.rounds.append(done)
+    def __call__(self, result: IngestResult) -> None:
+        self.rounds.append(result)
         self.ended_ms.append(self.clock.now_ms())
 
     def stop(self) -> bool:
@@ -87,8 +87,14 @@ def test_rounds_begin_some_time_apart_until_the_loop_is_stopped() -> None:
     made = Ingestion(ingester(storage, CountingSource(), clock))
     last = made.run_continuously(30, watch.stop, watch)
     assert stored_keys(storage) == first_keys(10)
-    assert [done.number for done in watch.rounds] == [1, 2, 3, 4, 5]
-    assert [done.commit is not None for done in watch.rounds] == [True, True, True, False, False]
+    assert [result.number for result in watch.rounds] == [1, 2, 3, 4, 5]
+    assert [result.commit is not None for result in watch.rounds] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert last == watch.rounds[-1]
     gaps = [b - a for a, b in zip(watch.ended_ms, watch.ended_ms[1:], strict=False)]
     assert all(29_000 <= gap <= 31_000 for gap in gaps)
@@ -111,7 +117,7 @@ def test_what_may_pass_is_tried_again_less_and_less_often() -> None:
     watch = Watch(clock, 8)
     Ingestion(ingester(storage, source, clock)).run_continuously(0, watch.stop, watch)
     assert stored_keys(storage) == first_keys(10)
-    assert [done.error is not None for done in watch.rounds[:5]] == [True] * 3 + [False, True]
+    assert [result.error is not None for result in watch.rounds[:5]] == [True] * 3 + [False, True]
     gaps = [b - a for a, b in zip(watch.ended_ms, watch.ended_ms[1:], strict=False)]
     assert [round(gap / 1000) for gap in gaps[:3]] == [1, 2, 4]
 
@@ -126,7 +132,7 @@ def test_what_will_not_pass_ends_it() -> None:
     source = Moody(moods=[None, CorruptError("torn")])
     with pytest.raises(CorruptError, match="torn"):
         Ingestion(ingester(storage, source, clock)).run_continuously(0, watch.stop, watch)
-    assert [type(done.outcome).__name__ for done in watch.rounds] == ["Commit", "CorruptError"]
+    assert [type(result.outcome).__name__ for result in watch.rounds] == ["Commit", "CorruptError"]
     assert stored_keys(storage) == first_keys(4)
 
 
@@ -139,7 +145,7 @@ def test_a_single_round_raises_what_went_wrong() -> None:
     assert made.run_once(watch) == watch.rounds[0]
 
 
-def test_services_beside_the_rounds() -> None:
+def test_services_run_in_parallel_to_rounds() -> None:
     # A driven clock would race: whichever thread sleeps would move the time for the other.
     storage, clock = MemoryStorage.fresh(), SystemClock()
     merged = {
@@ -160,7 +166,7 @@ def test_services_beside_the_rounds() -> None:
     def stop() -> bool:
         if stored_keys(storage) != first_keys(10):
             return False
-        wait_until(compacted, lambda: [step for done in rounds for step in done.services])
+        wait_until(compacted, lambda: [step for result in rounds for step in result.services])
         return True
 
     everything = Ingestion(made, ServiceMode.ASYNC, {**INGESTION_OPTIONS, **merged})
@@ -178,20 +184,20 @@ def test_a_single_round_is_followed_by_services() -> None:
     more = {"hoodie.write.lock.provider": "in_process"}
     writes = writer_options(more, ServiceMode.ASYNC)
     made = ingester(storage, CountingSource(), clock, writes)
-    done = Ingestion(made, ServiceMode.ASYNC, {**INGESTION_OPTIONS, **more}).run_once(
+    result = Ingestion(made, ServiceMode.ASYNC, {**INGESTION_OPTIONS, **more}).run_once(
         lambda _: None
     )
-    assert [step.service for step in done.services] == ["clean", "archive"]
-    assert done.commit is not None
-    assert done.commit.services == ()
+    assert [step.service for step in result.services] == ["clean", "archive"]
+    assert result.commit is not None
+    assert result.commit.services == ()
 
 
 def test_modes_of_services() -> None:
     options = {"hoodie.clean.automatic": "true"}
     assert writer_options(options, ServiceMode.INLINE) == options
-    beside = writer_options(options, ServiceMode.ASYNC)
-    assert beside["hoodie.clean.automatic"] == "false"
-    assert beside["hoodie.write.concurrency.mode"] == "OPTIMISTIC_CONCURRENCY_CONTROL"
+    async_options = writer_options(options, ServiceMode.ASYNC)
+    assert async_options["hoodie.clean.automatic"] == "false"
+    assert async_options["hoodie.write.concurrency.mode"] == "OPTIMISTIC_CONCURRENCY_CONTROL"
     assert writer_options({}, ServiceMode.OFF)["hoodie.archive.automatic"] == "false"
     with pytest.raises(InvalidError, match="services are off"):
         writer_options(options, ServiceMode.OFF)
@@ -206,7 +212,7 @@ def test_no_services_leave_the_table_to_others() -> None:
     made = ingester(storage, CountingSource(size=1, total=40), clock, writes)
     for _ in range(40):
         made.run()
-    assert {each.action for each in load_snapshot(storage).timeline} == {"commit"}
+    assert {instant.action for instant in load_snapshot(storage).timeline} == {"commit"}
 
 
 @register_source
@@ -232,38 +238,38 @@ def made(options: Mapping[str, str] | None = None, **facts: Any) -> Ingestion:
     table = facts.pop("table", None) or Table(MemoryStorage.fresh())
     source = facts.pop("source", "named")
     settings = {**INGESTION_OPTIONS, "lakewright.source.named.size": "3", **(options or {})}
-    found = ingestion(SPARK, source, table, options=settings, clock=ManualClock(), **facts)
-    found.ingester.incoming = arrow_rows
-    writer = replace(found.ingester.writer, engine=LocalEngine)
-    return replace(found, ingester=replace(found.ingester, writer=writer))
+    loop = ingestion(SPARK, source, table, options=settings, clock=ManualClock(), **facts)
+    loop.ingester.incoming = arrow_rows
+    writer = replace(loop.ingester.writer, engine=LocalEngine)
+    return replace(loop, ingester=replace(loop.ingester, writer=writer))
 
 
 def test_options_go_where_they_belong() -> None:
-    found = made({"hoodie.clean.automatic": "false", "fs.s3a.endpoint": "there"})
-    assert isinstance(found.ingester.source, Named)
-    assert found.ingester.source.options["fs.s3a.endpoint"] == "there"
-    assert "lakewright.source.named.size" not in found.ingester.writer.options
-    assert "fs.s3a.endpoint" not in found.ingester.writer.options
-    done = found.run_once(lambda _: None)
-    assert (done.source, done.rows) == ("named", 3)
+    loop = made({"hoodie.clean.automatic": "false", "fs.s3a.endpoint": "there"})
+    assert isinstance(loop.ingester.source, Named)
+    assert loop.ingester.source.options["fs.s3a.endpoint"] == "there"
+    assert "lakewright.source.named.size" not in loop.ingester.writer.options
+    assert "fs.s3a.endpoint" not in loop.ingester.writer.options
+    result = loop.run_once(lambda _: None)
+    assert (result.source, result.rows) == ("named", 3)
 
 
 def test_a_path_is_a_table_too() -> None:
     storage = MemoryStorage.fresh()
-    found = made(table=storage.root)
-    found.run_once(lambda _: None)
+    loop = made(table=storage.root)
+    loop.run_once(lambda _: None)
     assert stored_keys(storage) == first_keys(3)
 
 
 def test_names_of_sources_and_of_transformations_may_be_options() -> None:
-    found = made(
+    loop = made(
         {
             "hoodie.deltastreamer.multiwriter.source.checkpoint.id": "mine",
             "hoodie.streamer.transformer.sql": "SELECT * FROM <SRC>",
         }
     )
-    assert found.ingester.source_name == "mine"
-    assert found.ingester.transform is not None
+    assert loop.ingester.source_name == "mine"
+    assert loop.ingester.transform is not None
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -304,11 +310,11 @@ def test_an_interval_is_no_less_than_none() -> None:
 
 
 def test_braces_of_a_query_are_its_own() -> None:
-    seen: list[tuple[str, dict[str, Any]]] = []
-    session = SimpleNamespace(sql=lambda text, **names: seen.append((text, names)))
+    queries: list[tuple[str, dict[str, Any]]] = []
+    session = SimpleNamespace(sql=lambda text, **names: queries.append((text, names)))
     frame = SimpleNamespace(sparkSession=session)
     sql_transform("SELECT '{x}' FROM <SRC> JOIN <SRC>")(cast(Any, frame))
-    ((text, names),) = seen
+    ((text, names),) = queries
     assert text.format(**dict.fromkeys(names, "v")) == "SELECT '{x}' FROM v JOIN v"
 
 

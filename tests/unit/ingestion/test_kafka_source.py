@@ -87,23 +87,23 @@ def test_a_batch_ends(
     after: Bounds | None, first: Bounds, last: Bounds, most: int, end: Bounds, waiting: int
 ) -> None:
     place = Offsets("t", after) if after is not None else None
-    found = next_range(place, first, last, topic="t", from_latest=False, max_messages=most)
-    assert dict(found.end.next) == end
-    assert found.waiting == waiting
-    assert found.count <= most
+    offsets = next_range(place, first, last, topic="t", from_latest=False, max_messages=most)
+    assert dict(offsets.end.next) == end
+    assert offsets.waiting == waiting
+    assert offsets.count <= most
     if after is None:
-        assert dict(found.start.next) == first
+        assert dict(offsets.start.next) == first
 
 
 def test_the_latest_is_where_the_topic_ends_now() -> None:
-    found = next_range(None, {0: 0}, {0: 9}, topic="t", from_latest=True, max_messages=5)
-    assert found == OffsetRange(Offsets("t", {0: 9}), Offsets("t", {0: 9}), 0)
+    offsets = next_range(None, {0: 0}, {0: 9}, topic="t", from_latest=True, max_messages=5)
+    assert offsets == OffsetRange(Offsets("t", {0: 9}), Offsets("t", {0: 9}), 0)
 
 
 BAD: dict[str, tuple[Offsets, Bounds, str]] = {
     "another topic": (Offsets("other", {0: 1}), {0: 5}, "another topic"),
     "a topic that was made anew": (Offsets("t", {0: 7}), {0: 5}, "made anew"),
-    "a partition that is gone": (Offsets("t", {0: 1, 1: 1}), {0: 5}, "made anew"),
+    "a partition that was deleted": (Offsets("t", {0: 1, 1: 1}), {0: 5}, "made anew"),
 }
 
 
@@ -120,21 +120,21 @@ def test_a_checkpoint_does_not_fit(after: Offsets, last: Bounds, message: str) -
 def test_batches_read_every_message_once(last: Bounds, most: int) -> None:
     first = dict.fromkeys(last, 0)
     place: Offsets | None = None
-    seen: set[tuple[int, int]] = set()
+    messages: set[tuple[int, int]] = set()
     while True:
-        found = next_range(place, first, last, topic="t", from_latest=False, max_messages=most)
+        offsets = next_range(place, first, last, topic="t", from_latest=False, max_messages=most)
         read = {
             (number, offset)
-            for number, start in found.start.next.items()
-            for offset in range(start, found.end.next[number])
+            for number, start in offsets.start.next.items()
+            for offset in range(start, offsets.end.next[number])
         }
-        assert not seen & read
-        assert len(read) == min(most, sum(last.values()) - len(seen))
-        seen |= read
-        place = Offsets.parse(str(found.end))
-        if not found.count:
+        assert not messages & read
+        assert len(read) == min(most, sum(last.values()) - len(messages))
+        messages |= read
+        place = Offsets.parse(str(offsets.end))
+        if not offsets.count:
             break
-    assert len(seen) == sum(last.values())
+    assert len(messages) == sum(last.values())
 
 
 def test_what_kafka_threw_away_is_counted() -> None:
@@ -151,8 +151,8 @@ class FakeTopic:
     def bounds(self) -> tuple[Bounds, Bounds]:
         return dict(self.first), dict(self.last)
 
-    def rows(self, wanted: OffsetRange) -> Any:
-        return wanted
+    def rows(self, offsets: OffsetRange) -> Any:
+        return offsets
 
 
 def source(topic: FakeTopic, more: dict[str, str] | None = None) -> KafkaSource:
@@ -184,7 +184,7 @@ def test_from_the_latest_on_nothing_is_passed_over() -> None:
     assert second.facts["objects"] == 2
 
 
-def test_messages_that_are_gone_are_an_error_by_default() -> None:
+def test_expired_messages_are_an_error_by_default() -> None:
     topic = FakeTopic({0: 5}, {0: 9})
     after = Checkpoint("t,0:3")
     with pytest.raises(InvalidError, match=r"lost=\{0: 2\}"):
@@ -216,19 +216,19 @@ def test_an_option_that_is_missing_is_named(key: str) -> None:
 class FakeReader:
     """What Spark's connector would be asked for."""
 
-    told: dict[str, str] = field(default_factory=dict)
+    received: dict[str, str] = field(default_factory=dict)
     fails: PySparkException | None = None
 
     def format(self, name: str) -> FakeReader:
-        self.told["format"] = name
+        self.received["format"] = name
         return self
 
     def options(self, **options: str) -> FakeReader:
-        self.told |= options
+        self.received |= options
         return self
 
     def option(self, key: str, value: str) -> FakeReader:
-        self.told[key] = value
+        self.received[key] = value
         return self
 
     def load(self) -> Any:
@@ -243,14 +243,14 @@ def topic_of(reader: FakeReader, **facts: Any) -> Topic:
     return Topic(cast(Any, spark), options, **facts)
 
 
-WANTED = OffsetRange(Offsets("t", {0: 1}), Offsets("t", {0: 5}))
+OFFSETS = OffsetRange(Offsets("t", {0: 1}), Offsets("t", {0: 5}))
 
 
-def test_spark_is_asked_for_a_range() -> None:
+def test_spark_reads_a_range_of_offsets() -> None:
     reader = FakeReader()
-    columns = topic_of(reader, min_partitions=7).rows(WANTED)
+    columns = topic_of(reader, min_partitions=7).rows(OFFSETS)
     assert cast(Any, columns) == ("key", "value")
-    assert reader.told == {
+    assert reader.received == {
         "format": "kafka",
         "subscribe": "t",
         "kafka.bootstrap.servers": "here:9092",
@@ -262,7 +262,7 @@ def test_spark_is_asked_for_a_range() -> None:
 
 
 def test_columns_hold_the_position_of_a_message() -> None:
-    columns = cast(Any, topic_of(FakeReader(), append_offsets=True).rows(WANTED))
+    columns = cast(Any, topic_of(FakeReader(), append_offsets=True).rows(OFFSETS))
     assert "offset AS _hoodie_kafka_source_offset" in columns
 
 
@@ -281,10 +281,10 @@ def test_failures_are_reported(
     error: PySparkException, kind: type[Exception], message: str
 ) -> None:
     topic = topic_of(FakeReader(fails=error))
-    asks: list[Callable[[], object]] = [topic.bounds, lambda: topic.rows(WANTED)]
-    for ask in asks:
+    calls: list[Callable[[], object]] = [topic.bounds, lambda: topic.rows(OFFSETS)]
+    for call in calls:
         with pytest.raises(kind, match=message):
-            ask()
+            call()
 
 
 def test_a_stream_finds_the_end_of_a_topic() -> None:

@@ -30,12 +30,12 @@ CLASS_NAME = "hoodie.deltastreamer.snapshotload.query.splitter.class.name"
 def table_of(*commits: CommitMetadata) -> tuple[QueryContext, list[Instant]]:
     """A table with these commits, from the beginning."""
     built = BuiltTable()
-    done = []
+    instants = []
     for commit in commits:
         instant = Instant(built.tick(), Action.COMMIT, completed_at=built.tick())
         built.put(instant, format_commit(commit))
-        done.append(instant)
-    return unread(built), done
+        instants.append(instant)
+    return unread(built), instants
 
 
 def unread(built: BuiltTable) -> QueryContext:
@@ -79,11 +79,11 @@ BOUNDS: dict[str, tuple[tuple[CommitMetadata, ...], BoundedLoad, int]] = {
 
 @pytest.mark.parametrize(("commits", "bound", "taken"), BOUNDS.values(), ids=list(BOUNDS))
 def test_bounds(commits: tuple[CommitMetadata, ...], bound: BoundedLoad, taken: int) -> None:
-    context, done = table_of(*commits)
+    context, instants = table_of(*commits)
     batch = split_load(context, bound)
-    assert batch.instants == tuple(done[:taken])
-    assert batch.checkpoint == done[taken - 1].completed_at
-    assert batch.until == (None if taken == len(done) else done[taken - 1].completed_at)
+    assert batch.instants == tuple(instants[:taken])
+    assert batch.checkpoint == instants[taken - 1].completed_at
+    assert batch.until == (None if taken == len(instants) else instants[taken - 1].completed_at)
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,12 @@ SPLIT_POINTS = {
 
 @pytest.mark.parametrize(("point", "taken"), SPLIT_POINTS.values(), ids=list(SPLIT_POINTS))
 def test_a_splitter_of_ones_own(registered: None, point: int, taken: int) -> None:
-    context, done = table_of(HUNDRED, HUNDRED, HUNDRED)
-    options = {CLASS_NAME: "org.example.At", "at": done[point].completed_at or ""}
+    context, instants = table_of(HUNDRED, HUNDRED, HUNDRED)
+    options = {CLASS_NAME: "org.example.At", "at": instants[point].completed_at or ""}
     splitter = splitter_for(options)
     assert splitter is not None
     batch = split_load(context, splitter)
-    assert batch.instants == tuple(done[:taken])
+    assert batch.instants == tuple(instants[:taken])
     assert batch.from_beginning
 
 
@@ -130,9 +130,9 @@ def test_a_batch_that_ends_before_it_begins_is_refused() -> None:
 
 
 def test_a_batch_never_ends_before_what_was_read_already() -> None:
-    context, done = table_of(HUNDRED, HUNDRED, HUNDRED)
-    batch = split_load(context, BoundedLoad(1), min_end=done[1].completed_at or "")
-    assert batch.instants == tuple(done[:2])
+    context, instants = table_of(HUNDRED, HUNDRED, HUNDRED)
+    batch = split_load(context, BoundedLoad(1), min_end=instants[1].completed_at or "")
+    assert batch.instants == tuple(instants[:2])
 
 
 def test_a_splitter_needs_a_name() -> None:
@@ -156,8 +156,8 @@ def test_no_bounds_and_no_name_is_no_splitter() -> None:
 def test_writes_that_completed_at_the_same_time_stay_together() -> None:
     built = BuiltTable()
     first, second, then, last = (built.tick() for _ in range(4))
-    done = [Instant(at, Action.COMMIT, completed_at=then) for at in (first, second)]
-    done.append(Instant(then, Action.COMMIT, completed_at=last))
-    for instant in done:
+    instants = [Instant(at, Action.COMMIT, completed_at=then) for at in (first, second)]
+    instants.append(Instant(then, Action.COMMIT, completed_at=last))
+    for instant in instants:
         built.put(instant, format_commit(HUNDRED))
-    assert split_load(unread(built), BoundedLoad(1)).instants == (done[0], done[1])
+    assert split_load(unread(built), BoundedLoad(1)).instants == (instants[0], instants[1])

@@ -13,10 +13,10 @@ from lakewright.metrics.reporters import prometheus_name
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "dashboards" / "lakewright.json"
-TOLD = {
+REPORTED = {
     prometheus_name(name, MetricsSettings().prefix)
-    + "_total" * (known.kind is MetricKind.COUNTER): known
-    for name, known in METRICS.items()
+    + "_total" * (metric.kind is MetricKind.COUNTER): metric
+    for name, metric in METRICS.items()
 }
 _LABELS = re.compile(r"\{\{(\w+)\}\}")
 
@@ -30,23 +30,23 @@ def test_every_metric_that_it_queries_is_reported_with_its_labels() -> None:
     assert len(queries()) > 30
     for expression, legend in queries():
         (name,) = re.findall(r"\bhudi_\w+", expression)
-        assert name in TOLD, expression
+        assert name in REPORTED, expression
         by = re.findall(r"by \(([^)]*)\)", expression)
-        wanted = {*_LABELS.findall(legend), *(part.strip() for t in by for part in t.split(","))}
-        assert wanted <= {"table", *TOLD[name].labels}, (expression, legend)
-        assert ("increase(" in expression) == (TOLD[name].kind is MetricKind.COUNTER)
+        labels = {*_LABELS.findall(legend), *(part.strip() for t in by for part in t.split(","))}
+        assert labels <= {"table", *REPORTED[name].labels}, (expression, legend)
+        assert ("increase(" in expression) == (REPORTED[name].kind is MetricKind.COUNTER)
 
 
-def test_panels_stand_beside_each_other() -> None:
+def test_panels_do_not_overlap() -> None:
     document = json.loads(FILE.read_text("utf-8"))
-    taken: set[tuple[int, int]] = set()
+    occupied: set[tuple[int, int]] = set()
     assert len({panel["id"] for panel in document["panels"]}) == len(document["panels"])
     for panel in document["panels"]:
         at = panel["gridPos"]
         cells = {(at["x"] + i, at["y"] + j) for i in range(at["w"]) for j in range(at["h"])}
-        assert not cells & taken
+        assert not cells & occupied
         assert at["x"] + at["w"] <= 24
-        taken |= cells
+        occupied |= cells
     assert {v["name"] for v in document["templating"]["list"]} == {"datasource", "table"}
 
 

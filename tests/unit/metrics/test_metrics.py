@@ -35,8 +35,8 @@ ON = {"hoodie.metrics.on": "true"}
 T = 1_767_000_000_000
 
 
-class Heard:
-    """Keeps what it is told."""
+class RecordingReporter:
+    """Keeps the metrics it receives."""
 
     def __init__(self) -> None:
         self.metrics: list[Metric] = []
@@ -60,32 +60,32 @@ class Heard:
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
-    found = Heard()
-    end = lw.report_to(found)
-    yield found
+def recorded() -> Iterator[RecordingReporter]:
+    reporter = RecordingReporter()
+    end = lw.report_to(reporter)
+    yield reporter
     end()
     end()
 
 
-def test_a_commit_is_reported_by_hudis_names(heard: Heard) -> None:
+def test_a_commit_is_reported_by_hudis_names(recorded: RecordingReporter) -> None:
     table = WrittenTable(options=NO_SERVICES).create(name="trips")
     table.upsert([row("a"), row("b", day="2026-01-02")])
     table.upsert([row("a", 2), row("c")])
-    assert heard.last("commit.totalPartitionsWritten") == 1
-    assert heard.last("commit.totalInsertRecordsWritten") == 1
-    assert heard.last("commit.totalUpdateRecordsWritten") == 1
-    assert heard.last("commit.totalFilesUpdate") == 1
-    assert heard.last("commit.totalFilesInsert") == 0
-    assert heard.last("commit.totalBytesWritten") > 0
-    assert heard.last("commit.duration") >= 0
-    assert heard.total("commit.completed.counter") == 2
-    assert heard.total("storage.calls", kind="create") > 0
-    assert heard.total("storage.calls", kind="list") > 0
-    assert {m.labels["table"] for m in heard.metrics} == {"trips"}
+    assert recorded.last("commit.totalPartitionsWritten") == 1
+    assert recorded.last("commit.totalInsertRecordsWritten") == 1
+    assert recorded.last("commit.totalUpdateRecordsWritten") == 1
+    assert recorded.last("commit.totalFilesUpdate") == 1
+    assert recorded.last("commit.totalFilesInsert") == 0
+    assert recorded.last("commit.totalBytesWritten") > 0
+    assert recorded.last("commit.duration") >= 0
+    assert recorded.total("commit.completed.counter") == 2
+    assert recorded.total("storage.calls", kind="create") > 0
+    assert recorded.total("storage.calls", kind="list") > 0
+    assert {m.labels["table"] for m in recorded.metrics} == {"trips"}
 
 
-def test_every_reported_metric_is_declared(heard: Heard) -> None:
+def test_every_reported_metric_is_declared(recorded: RecordingReporter) -> None:
     table = WrittenTable().create("MERGE_ON_READ", event_time="ts")
     for number in range(4):
         table.upsert([row("a", T + number), row("b", T + number, day="2026-01-02")])
@@ -95,48 +95,48 @@ def test_every_reported_metric_is_declared(heard: Heard) -> None:
     services.run("compaction")
     services.run("clean")
     services.run("archive")
-    assert heard.names <= METRICS.keys()
-    for metric in heard.metrics:
+    assert recorded.names <= METRICS.keys()
+    for metric in recorded.metrics:
         assert metric.kind is METRICS[metric.name].kind
         assert set(metric.labels) == {"table", *METRICS[metric.name].labels}
-    assert heard.total("compaction.completed.counter") == 1
-    assert heard.last("compaction.totalLogFilesCompacted") > 0
-    assert heard.last("compaction.pendingCompactionInstantCount") == 0
-    assert heard.last("debt.logFiles") == 0
-    assert heard.total("service.skipped", service="clean") > 0
-    assert heard.total("service.skipped", service="clean", reason="not_due") > 0
-    assert {"snapshot.completion", "read_optimized.freshness"} <= heard.names
-    assert "deltacommit.commitLatencyInMs" in heard.names
+    assert recorded.total("compaction.completed.counter") == 1
+    assert recorded.last("compaction.totalLogFilesCompacted") > 0
+    assert recorded.last("compaction.pendingCompactionInstantCount") == 0
+    assert recorded.last("debt.logFiles") == 0
+    assert recorded.total("service.skipped", service="clean") > 0
+    assert recorded.total("service.skipped", service="clean", reason="not_due") > 0
+    assert {"snapshot.completion", "read_optimized.freshness"} <= recorded.names
+    assert "deltacommit.commitLatencyInMs" in recorded.names
 
 
 IN_MEMORY = {"hoodie.metrics.reporter.type": "inmemory"}
 DEBT = {"lakewright.metrics.debt": "true"}
 
 
-def test_a_clean_and_what_archiving_moved_are_reported(heard: Heard) -> None:
+def test_a_clean_and_what_archiving_moved_are_reported(recorded: RecordingReporter) -> None:
     table = WrittenTable(options={**NO_SERVICES, "hoodie.clean.commits.retained": "1"}).create()
     for number in range(4):
         table.upsert([row("a", number)])
-    done = table.services().run("clean")
-    assert isinstance(done, lw.Commit)
-    assert heard.last("clean.numFilesDeleted") == done.files > 0
-    assert heard.total("clean.completed.counter") == 1
+    commit = table.services().run("clean")
+    assert isinstance(commit, lw.Commit)
+    assert recorded.last("clean.numFilesDeleted") == commit.files > 0
+    assert recorded.total("clean.completed.counter") == 1
     options = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
     moved = table.services(options).run("archive")
     assert isinstance(moved, lw.Commit)
-    assert heard.last("archive.numInstantsArchived") == moved.files > 0
+    assert recorded.last("archive.numInstantsArchived") == moved.files > 0
 
 
-def test_a_rollback_is_reported(heard: Heard) -> None:
+def test_a_rollback_is_reported(recorded: RecordingReporter) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a")])
     last = table.upsert([row("b", day="2026-01-02")])
     table.writer().rollback(last.instant)
-    assert heard.last("rollback.numFilesDeleted") == 1
-    assert heard.total("rollback.completed.counter") == 1
+    assert recorded.last("rollback.numFilesDeleted") == 1
+    assert recorded.total("rollback.completed.counter") == 1
 
 
-def test_conflicts_with_another_writer_are_counted(heard: Heard) -> None:
+def test_conflicts_with_another_writer_are_counted(recorded: RecordingReporter) -> None:
     both = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control", **NO_SERVICES}
     table = WrittenTable(options=both).create()
     table.upsert([row("a")])
@@ -146,20 +146,20 @@ def test_conflicts_with_another_writer_are_counted(heard: Heard) -> None:
 
     with pytest.raises(ConflictError):
         table.upsert([row("a", 2)], before_commit=other)
-    assert heard.total("conflict_resolution.failure.counter") == 1
-    assert heard.total("conflict_resolution.success.counter") == 2
+    assert recorded.total("conflict_resolution.failure.counter") == 1
+    assert recorded.total("conflict_resolution.success.counter") == 2
 
 
-def test_expired_partitions_are_counted(heard: Heard) -> None:
+def test_expired_partitions_are_counted(recorded: RecordingReporter) -> None:
     table = WrittenTable(options=NO_SERVICES).create()
     table.upsert([row("a", day="2026-01-01"), row("b", day="2026-01-02")])
     ttl = TableTtl.for_table(table.storage, {}, table.clock)
     ttl.save({"spec": "*", "level": "PARTITION", "units": "DAYS", "value": 1})
     ttl.enable()
     table.clock.sleep(3 * 86_400)
-    done = table.services().run("ttl")
-    assert isinstance(done, lw.Commit)
-    assert heard.total("ttl.numPartitionsExpired") == 2
+    commit = table.services().run("ttl")
+    assert isinstance(commit, lw.Commit)
+    assert recorded.total("ttl.numPartitionsExpired") == 2
 
 
 class Broken:
@@ -172,11 +172,11 @@ def test_a_reporter_that_fails_is_warned_of_once(monkeypatch: pytest.MonkeyPatch
     table = WrittenTable(options=NO_SERVICES).create()
     end = lw.report_to(Broken())
     try:
-        with pytest.warns(RuntimeWarning, match="not reported by Broken.*no connection") as told:
+        with pytest.warns(RuntimeWarning, match="not reported by Broken.*no connection") as caught:
             _ = [table.upsert([row(key)]) for key in "ab"]
     finally:
         end()
-    assert len(told) == 1
+    assert len(caught) == 1
     assert len(table.rows()) == 2
 
 
@@ -211,17 +211,17 @@ def test_prometheus_is_served_and_written(tmp_path: Path) -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         served = answer.read().decode()
     for text in (served, file.read_text()):
-        found = {
+        samples = {
             s.name: s.value
             for f in text_string_to_metric_families(text)
             for s in f.samples
             if s.labels.get("table") == "trips"
         }
-        assert found["hudi_commit_totalInsertRecordsWritten"] == 1
-        assert found["hudi_commit_completed_counter_total"] == 2
+        assert samples["hudi_commit_totalInsertRecordsWritten"] == 1
+        assert samples["hudi_commit_completed_counter_total"] == 2
 
 
-def test_a_gateway_gets_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_gateway_gets_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     pushed: list[tuple[Any, ...]] = []
     monkeypatch.setattr(Prometheus, "push", lambda self, *values: pushed.append((self, *values)))
     options = {
@@ -233,17 +233,18 @@ def test_a_gateway_gets_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
         "hoodie.metrics.pushgateway.report.labels": "env:test",
     }
     WrittenTable(options=options).create().upsert([row("a")])
-    held, *rest = pushed[-1]
+    reporter, *rest = pushed[-1]
     assert rest == ["gateway:9091", "rides", {"env": "test"}]
     assert (
-        held.registry.get_sample_value("hudi_commit_totalRecordsWritten", {"table": "written"}) == 1
+        reporter.registry.get_sample_value("hudi_commit_totalRecordsWritten", {"table": "written"})
+        == 1
     )
 
 
-def _add_lines(path: str, who: str) -> None:
+def _add_lines(path: str, label: str) -> None:
     reporter = JsonLines(path)
     for number in range(200):
-        metric = Metric("storage.calls", MetricKind.COUNTER, number, {"table": who * 50})
+        metric = Metric("storage.calls", MetricKind.COUNTER, number, {"table": label * 50})
         reporter.take([metric] * 3)
 
 
@@ -252,14 +253,14 @@ def test_lines_of_several_processes_do_not_mix(tmp_path: Path) -> None:
     context = get_context("fork")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        both = [context.Process(target=_add_lines, args=(str(path), who)) for who in "ab"]
-        for each in both:
-            each.start()
-    for each in both:
-        each.join()
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len(found) == 2 * 600
-    assert {line["labels"]["table"] for line in found} == {"a" * 50, "b" * 50}
+        both = [context.Process(target=_add_lines, args=(str(path), label)) for label in "ab"]
+        for process in both:
+            process.start()
+    for process in both:
+        process.join()
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(records) == 2 * 600
+    assert {line["labels"]["table"] for line in records} == {"a" * 50, "b" * 50}
 
 
 def test_json_lines_by_option(tmp_path: Path) -> None:
@@ -267,10 +268,10 @@ def test_json_lines_by_option(tmp_path: Path) -> None:
     options = {**ON, **NO_SERVICES, "lakewright.metrics.jsonl.file": str(path)}
     WrittenTable(options=options).create().upsert([row("a")])
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    (found,) = [line for line in lines if line["name"] == "hudi.commit.totalRecordsWritten"]
-    assert found["value"] == 1
-    assert found["kind"] == "gauge"
-    assert found["labels"] == {"table": "written"}
+    (record,) = [line for line in lines if line["name"] == "hudi.commit.totalRecordsWritten"]
+    assert record["value"] == 1
+    assert record["kind"] == "gauge"
+    assert record["labels"] == {"table": "written"}
 
 
 BAD: dict[str, Mapping[str, str]] = {
@@ -320,31 +321,31 @@ def test_nothing_is_counted_or_reported_without_a_reporter() -> None:
     assert not metrics_settings({}).on
 
 
-def test_a_plan_that_gives_way_is_counted(heard: Heard) -> None:
+def test_a_preempted_plan_is_counted(recorded: RecordingReporter) -> None:
     fixture = PlanFixture("clustering")
     at = fixture.schedule()
     assert fixture.table.upsert([row("a", 9, "ninth")])
     with pytest.raises(ConflictError):
         fixture.runner().execute(at)
-    assert heard.total("service.preempted", service="clustering") == 1
-    assert heard.total("service.failed", error="ConflictError") == 1
+    assert recorded.total("service.preempted", service="clustering") == 1
+    assert recorded.total("service.failed", error="ConflictError") == 1
     fixture.runner().cancel(fixture.schedule())
-    assert heard.total("plan.cancelled") == 1
+    assert recorded.total("plan.cancelled") == 1
 
 
-def test_rounds_of_ingestion_are_reported(heard: Heard) -> None:
+def test_rounds_of_ingestion_are_reported(recorded: RecordingReporter) -> None:
     storage, clock = MemoryStorage.fresh(), ManualClock()
     for _ in range(4):
         ingester(storage, CountingSource(), clock).run()
-    assert heard.total("ingest.rounds", outcome="commit", source="counting") == 3
-    assert heard.total("ingest.rounds", outcome="nothing_new") == 1
-    assert heard.total("ingest.rows") == 10
-    assert heard.last("ingest.lagInMs") == 7
+    assert recorded.total("ingest.rounds", outcome="commit", source="counting") == 3
+    assert recorded.total("ingest.rounds", outcome="nothing_new") == 1
+    assert recorded.total("ingest.rows") == 10
+    assert recorded.last("ingest.lagInMs") == 7
 
     def fail() -> None:
         raise UnavailableError("no source")
 
     with pytest.raises(UnavailableError):
         ingester(storage, CountingSource(total=20, on_read=fail), clock).run()
-    assert heard.total("ingest.rounds", outcome="UnavailableError") == 1
-    assert {metric.labels["table"] for metric in heard.metrics} == {"t"}
+    assert recorded.total("ingest.rounds", outcome="UnavailableError") == 1
+    assert {metric.labels["table"] for metric in recorded.metrics} == {"t"}

@@ -36,11 +36,11 @@ ABOUT_ROWS = [
 
 @pytest.mark.parametrize(("text", "words"), ABOUT_PYTHON.items())
 def test_an_error_about_the_python_of_workers(text: str, words: str) -> None:
-    found = problem_in(f"Traceback (most recent call last):\n  File x\n{text}\n\tat java.lang.X")
-    assert isinstance(found, InvalidError)
-    assert words in found.message
-    assert "PYSPARK_PYTHON" in found.message
-    assert "\n" not in str(found)
+    error = problem_in(f"Traceback (most recent call last):\n  File x\n{text}\n\tat java.lang.X")
+    assert isinstance(error, InvalidError)
+    assert words in error.message
+    assert "PYSPARK_PYTHON" in error.message
+    assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize("text", ABOUT_ROWS)
@@ -49,18 +49,18 @@ def test_an_error_about_something_else(text: str) -> None:
 
 
 def test_this_python_is_fit() -> None:
-    told = worker_probe()(None)
-    assert json.loads(told) == {
+    answer = worker_probe()(None)
+    assert json.loads(answer) == {
         "python": sys.executable,
         "missing": "",
         "version": library_version(),
     }
-    check_worker_answer(told, library_version())
+    check_worker_answer(answer, library_version())
 
 
-def test_a_version_that_is_not_known_is_no_mistake() -> None:
-    told = {"python": "p", "missing": "", "version": ""}
-    check_worker_answer(json.dumps(told), "1.0")
-    check_worker_answer(json.dumps({**told, "version": "1.0"}), "")
+def test_an_unknown_version_is_no_error() -> None:
+    answer = {"python": "p", "missing": "", "version": ""}
+    check_worker_answer(json.dumps(answer), "1.0")
+    check_worker_answer(json.dumps({**answer, "version": "1.0"}), "")
     with pytest.raises(InvalidError, match="another version of this library"):
-        check_worker_answer(json.dumps({**told, "version": "0.9"}), "1.0")
+        check_worker_answer(json.dumps({**answer, "version": "0.9"}), "1.0")

@@ -18,8 +18,8 @@ BROKEN = {
 
 @pytest.mark.parametrize("options", BROKEN.values(), ids=list(BROKEN))
 def test_a_statement_that_does_not_parse_is_reported_without_credentials(options: str) -> None:
-    with pytest.raises(InvalidError, match="does not parse") as told:
+    with pytest.raises(InvalidError, match="does not parse") as error:
         parse_create(f"CREATE TABLE trips USING hudi {options} LOCATION '/data/trips'")
-    assert SECRET not in str(told.value)
-    assert "trips" in str(told.value)
-    assert told.value.__cause__ is None
+    assert SECRET not in str(error.value)
+    assert "trips" in str(error.value)
+    assert error.value.__cause__ is None

@@ -51,9 +51,9 @@ def test_any_number_of_comments_before_a_statement_of_ours(header: str) -> None:
     created = parse_create(f"{header} CREATE TABLE t USING hudi LOCATION '/data/t'")
     assert created is not None
     assert created.path == "/data/t"
-    found = find_target(f"{header} DELETE FROM t")
-    assert found is not None
-    assert found.target.name == ("t",)
+    statement = find_target(f"{header} DELETE FROM t")
+    assert statement is not None
+    assert statement.target.name == ("t",)
 
 
 def test_any_number_of_comments_within_a_call() -> None:

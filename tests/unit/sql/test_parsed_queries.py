@@ -49,17 +49,17 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_one_reading(text: str) -> None:
-    (found,) = table_references(text)
+    (reference,) = table_references(text)
     span, name, as_of, aliased = TEXTS[text]
-    assert text[found.start : found.end] == span
-    assert (found.name, found.as_of, found.aliased) == (name, as_of, aliased)
+    assert text[reference.start : reference.end] == span
+    assert (reference.name, reference.as_of, reference.aliased) == (name, as_of, aliased)
 
 
 def test_changes_of_a_table() -> None:
     text = "SELECT op FROM hudi_table_changes('db.t', 'cdc', 'earliest', '2026') c"
-    (found,) = table_references(text)
-    assert (found.name, found.changes) == (("db.t",), ("cdc", "earliest", "2026"))
-    assert found.aliased
+    (reference,) = table_references(text)
+    assert (reference.name, reference.changes) == (("db.t",), ("cdc", "earliest", "2026"))
+    assert reference.aliased
     with pytest.raises(InvalidError, match="in quotes"):
         table_references("SELECT * FROM hudi_table_changes(t, 'cdc', 'earliest')")
 

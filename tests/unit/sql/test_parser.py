@@ -24,8 +24,8 @@ from lakewright.sql.tokenizer import tokenize, with_named_markers
 
 
 def parsed(text: str) -> tuple[Target, Change] | None:
-    found = find_target(text)
-    return None if found is None else parse_change(found)
+    statement = find_target(text)
+    return None if statement is None else parse_change(statement)
 
 
 T = Target(("t",))
@@ -86,7 +86,7 @@ def test_changes(text: str) -> None:
 
 
 def test_merge_with_many_clauses() -> None:
-    found = parsed(
+    change = parsed(
         """
         MERGE INTO db.trips AS t
         USING (SELECT id, max(ts) AS ts FROM s GROUP BY id) u  -- newest
@@ -100,7 +100,7 @@ def test_merge_with_many_clauses() -> None:
         WHEN NOT MATCHED BY SOURCE THEN UPDATE SET a = 0;
         """
     )
-    assert found == (
+    assert change == (
         Target(("db", "trips"), "t"),
         Merge(
             "(SELECT id, max(ts) AS ts FROM s GROUP BY id)",
@@ -142,24 +142,24 @@ SOURCES = {
 
 @pytest.mark.parametrize("text", SOURCES)
 def test_sources_of_merge(text: str) -> None:
-    found = parsed(f"MERGE INTO t USING {text} ON true WHEN MATCHED THEN DELETE")
-    assert found is not None
-    assert isinstance(found[1], Merge)
-    assert (found[1].source, found[1].source_alias) == SOURCES[text]
+    change = parsed(f"MERGE INTO t USING {text} ON true WHEN MATCHED THEN DELETE")
+    assert change is not None
+    assert isinstance(change[1], Merge)
+    assert (change[1].source, change[1].source_alias) == SOURCES[text]
 
 
 def test_with_before_a_statement() -> None:
     text = "WITH a AS (SELECT 1), b(x) AS (SELECT 2 /* ) */) INSERT INTO t SELECT * FROM a, b"
-    found = find_target(text)
-    assert found is not None
-    assert (found.kind, found.target) == ("INTO", T)
-    assert found.ctes == "WITH a AS (SELECT 1), b(x) AS (SELECT 2 /* ) */) "
+    statement = find_target(text)
+    assert statement is not None
+    assert (statement.kind, statement.target) == ("INTO", T)
+    assert statement.ctes == "WITH a AS (SELECT 1), b(x) AS (SELECT 2 /* ) */) "
 
 
 def test_a_field_named_like_a_keyword_is_a_field() -> None:
-    found = find_target("WITH a AS (SELECT t.case FROM t) INSERT INTO t SELECT a.end FROM a")
-    assert found is not None
-    assert found.ctes == "WITH a AS (SELECT t.case FROM t) "
+    statement = find_target("WITH a AS (SELECT t.case FROM t) INSERT INTO t SELECT a.end FROM a")
+    assert statement is not None
+    assert statement.ctes == "WITH a AS (SELECT t.case FROM t) "
     assert parsed("UPDATE t SET a = t.case, b = t.where WHERE t.end = 1") == (
         T,
         Update(((("a",), "t.case"), (("b",), "t.where")), "t.end = 1"),

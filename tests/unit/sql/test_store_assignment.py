@@ -41,9 +41,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("given", "wanted", "may"), CASES, ids=[f"{a}-{b}" for a, b, _ in CASES])
-def test_what_may_be_stored(given: T.DataType, wanted: T.DataType, may: bool) -> None:
-    assert storable(given, wanted) is may
+@pytest.mark.parametrize(("source", "target", "may"), CASES, ids=[f"{a}-{b}" for a, b, _ in CASES])
+def test_what_may_be_stored(source: T.DataType, target: T.DataType, may: bool) -> None:
+    assert storable(source, target) is may
 
 
 def test_types_in_sql() -> None:

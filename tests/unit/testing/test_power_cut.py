@@ -32,31 +32,31 @@ def unsynced(synced: LocalStorage) -> LocalStorage:
     return synced.unsynced()
 
 
-def found(disk: RecordedDisk, calls: int | None = None) -> Iterator[dict[str, bytes]]:
-    """What may be found of files after some calls, or all: those that a listing shows."""
+def outcomes(disk: RecordedDisk, calls: int | None = None) -> Iterator[dict[str, bytes]]:
+    """The files that may remain after some calls, or all: those that a listing shows."""
     cut = disk.after(len(disk) if calls is None else calls)
     for files in cut.outcomes(random.Random(7), more=20):
         yield {p: data for p, data in files.items() if not is_temporary(p.rpartition("/")[2])}
 
 
 def test_what_was_there_stays(disk: RecordedDisk) -> None:
-    assert [*found(disk)] == [OLD]
+    assert [*outcomes(disk)] == [OLD]
 
 
 def test_what_was_synced_is_there_and_before_that_all_of_it_or_nothing(
     disk: RecordedDisk, synced: LocalStorage
 ) -> None:
     synced.create("new/deep/f", b"content")
-    assert all(files == {**OLD, "new/deep/f": b"content"} for files in found(disk))
-    before = [files.get("new/deep/f") for n in range(len(disk)) for files in found(disk, n)]
+    assert all(files == {**OLD, "new/deep/f": b"content"} for files in outcomes(disk))
+    before = [files.get("new/deep/f") for n in range(len(disk)) for files in outcomes(disk, n)]
     assert {*before} == {None, b"content"}
 
 
-def test_what_was_not_synced_may_be_gone_or_cut_off(
+def test_what_was_not_synced_may_be_missing_or_truncated(
     disk: RecordedDisk, unsynced: LocalStorage
 ) -> None:
     unsynced.create("f", b"content")
-    assert {files.get("f") for files in found(disk)} == {None, b"", b"con", b"content"}
+    assert {files.get("f") for files in outcomes(disk)} == {None, b"", b"con", b"content"}
 
 
 def test_what_was_not_synced_may_happen_in_any_order(
@@ -64,7 +64,7 @@ def test_what_was_not_synced_may_happen_in_any_order(
 ) -> None:
     unsynced.create("first", b"1")
     unsynced.create("p/second", b"2")
-    pairs = {("first" in files, "p/second" in files) for files in found(disk)}
+    pairs = {("first" in files, "p/second" in files) for files in outcomes(disk)}
     assert pairs == {(False, False), (False, True), (True, False), (True, True)}
 
 
@@ -83,19 +83,19 @@ def test_what_was_deleted_or_replaced_may_come_back(
 ) -> None:
     unsynced.delete("old")
     unsynced.replace("p/old", b"newer!")
-    assert {files.get("old") for files in found(disk)} == {None, b"old"}
-    contents = {files["p/old"] for files in found(disk)}
+    assert {files.get("old") for files in outcomes(disk)} == {None, b"old"}
+    contents = {files["p/old"] for files in outcomes(disk)}
     assert contents == {b"older", b"", b"new", b"newer!"}
     synced.delete("old")
     synced.sync(["p/old"])
-    assert [*found(disk)] == [{"p/old": b"newer!"}]
+    assert [*outcomes(disk)] == [{"p/old": b"newer!"}]
 
 
 def test_a_folder_that_was_deleted_for_good_is_gone_with_all_in_it(
     disk: RecordedDisk, synced: LocalStorage
 ) -> None:
     synced.delete_folder("p")
-    assert [*found(disk)] == [{"old": b"old"}]
+    assert [*outcomes(disk)] == [{"old": b"old"}]
 
 
 def test_it_travels_and_files_are_read_as_they_were_written(

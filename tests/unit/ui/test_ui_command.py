@@ -43,11 +43,11 @@ def path(tmp_path: Path) -> str:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the command would serve, if it served."""
-    found: list[Any] = []
+    configs: list[Any] = []
     monkeypatch.setattr(
-        uvicorn.Server, "run", lambda self, sockets: found.extend([self.config, *sockets])
+        uvicorn.Server, "run", lambda self, sockets: configs.extend([self.config, *sockets])
     )
-    return found
+    return configs
 
 
 def ui(*arguments: str) -> Result:
@@ -75,17 +75,17 @@ def test_the_link_has_a_token_that_no_request_carries(
 
 @pytest.fixture
 def browser(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int, str]]:
-    """What a browser would be told to open: its address, the rights on it, and what it holds."""
-    told: list[tuple[str, int, int, str]] = []
+    """What a browser would open: its address, the rights on it, and what it holds."""
+    opened: list[tuple[str, int, int, str]] = []
 
     def open_it(address: str) -> bool:
         file = Path(url2pathname(urlsplit(address).path))
-        folder, rights = (stat.S_IMODE(each.stat().st_mode) for each in (file.parent, file))
-        told.append((address, folder, rights, file.read_text("utf-8")))
+        folder, rights = (stat.S_IMODE(target.stat().st_mode) for target in (file.parent, file))
+        opened.append((address, folder, rights, file.read_text("utf-8")))
         return True
 
     monkeypatch.setattr(webbrowser, "open", open_it)
-    return told
+    return opened
 
 
 def test_the_browser_finds_the_token_in_a_file_that_others_cannot_read(
@@ -109,10 +109,10 @@ def test_a_page_that_is_not_opened_leaves_no_file(
 
 
 @pytest.mark.parametrize("then", ["", "kill -TERM $PPID"], ids=["served", "not yet served"])
-def test_the_file_is_gone_when_a_signal_ends_the_server(
+def test_the_file_is_deleted_when_a_signal_ends_the_server(
     path: str, tmp_path: Path, then: str
 ) -> None:
-    """A browser that only keeps what it is told, and a server of its own process."""
+    """A browser that only stores its arguments, and a server of its own process."""
     browser = tmp_path / "browser"
     keep = 'printf "%s" "$*" > told.part; cp "${1#file://}" page; mv told.part told'
     browser.write_text(f'#!/bin/sh\ncd "{tmp_path}"\n{keep}\n{then}\n')
@@ -140,7 +140,7 @@ def test_others_than_this_machine_are_warned_of(path: str, served: list[Any]) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "message"),
     [
         (["/no/such/table"], 2, "/no/such/table"),
         ([], 2, "Missing argument"),
@@ -151,11 +151,11 @@ def test_others_than_this_machine_are_warned_of(path: str, served: list[Any]) ->
     ],
 )
 def test_bad_input_ends_it_with_a_sentence(
-    path: str, served: list[Any], arguments: list[str], code: int, says: str
+    path: str, served: list[Any], arguments: list[str], code: int, message: str
 ) -> None:
     named = [] if arguments in ([], ["/no/such/table"]) else [path]
     result = ui(*named, *arguments)
-    assert (result.exit_code, says in result.output) == (code, True), result.output
+    assert (result.exit_code, message in result.output) == (code, True), result.output
     assert served == []
 
 
@@ -166,7 +166,7 @@ def test_a_port_in_use_is_reported(path: str, served: list[Any]) -> None:
 
 
 def test_what_the_browser_gets_is_all_there_and_from_here() -> None:
-    names = {str(each.relative_to(STATIC)) for each in STATIC.rglob("*") if each.is_file()}
+    names = {str(file.relative_to(STATIC)) for file in STATIC.rglob("*") if file.is_file()}
     assert {"index.html", "style.css", "icon.svg", "js/app.js"} <= names
     for name in names:
         text = (STATIC / name).read_text("utf-8")
@@ -187,23 +187,23 @@ def test_a_job_runs_the_command_line_and_brings_its_result(path: str) -> None:
     with pytest.raises(ConflictError, match="another service runs"):
         running.run(0, table, "clean")
     wait_until(lambda: running.jobs_of(0)[0]["state"] != "running")
-    (done,) = running.jobs_of(0)
-    assert (done["state"], done["error"]) == ("done", None)
-    assert [(s["service"], s["result"]) for s in done["steps"]] == [("archive", "skipped")]
+    (job,) = running.jobs_of(0)
+    assert (job["state"], job["error"]) == ("done", None)
+    assert [(s["service"], s["result"]) for s in job["steps"]] == [("archive", "skipped")]
     assert running.jobs_of(1) == []
     assert running.stop(0, 1)["state"] == "done"
     running.close()
 
 
-def test_a_job_that_fails_says_why() -> None:
-    gone = WrittenTable().create()
+def test_a_job_that_fails_reports_the_reason() -> None:
+    table = WrittenTable().create()
     running = jobs()
     # Another process does not see what is in the memory of this one.
-    running.run(0, TableView.at(gone.storage.root, {}), "clean")
+    running.run(0, TableView.at(table.storage.root, {}), "clean")
     wait_until(lambda: running.jobs_of(0)[0]["state"] != "running")
-    (done,) = running.jobs_of(0)
-    assert done["state"] == "failed"
-    assert "error: " in done["error"]
+    (job,) = running.jobs_of(0)
+    assert job["state"] == "failed"
+    assert "error: " in job["error"]
 
 
 SECRETS = {"fs.s3a.access.key": "AKIAHIDDEN", "fs.s3a.secret.key": "SUPERSECRET"}
@@ -227,8 +227,8 @@ def test_a_job_imports_nothing_from_the_folder_of_the_server(
     monkeypatch.chdir(folder)
     running = jobs()
     running.run(0, TableView.at(path, {}), "archive")
-    done = ended(running)
-    assert (done["state"], done["error"]) == ("done", None)
+    job = ended(running)
+    assert (job["state"], job["error"]) == ("done", None)
     assert not (tmp_path / "RUN").exists()
 
 
@@ -236,11 +236,11 @@ def test_options_of_a_job_are_in_no_argument(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run a program that records how it was called, and then continues."""
-    seen = tmp_path / "seen.json"
+    recorded = tmp_path / "seen.json"
     spy = tmp_path / "spy"
     spy.write_text(
         f"#!{sys.executable} -I\nimport json, os, sys\n"
-        f"open({str(seen)!r}, 'w').write(json.dumps([sys.argv, dict(os.environ)]))\n"
+        f"open({str(recorded)!r}, 'w').write(json.dumps([sys.argv, dict(os.environ)]))\n"
         f"os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])\n"
     )
     spy.chmod(0o755)
@@ -248,12 +248,12 @@ def test_options_of_a_job_are_in_no_argument(
     running = jobs()
     running.run(0, TableView.at(path, SECRETS), "archive")
     assert ended(running)["state"] == "done"
-    told = seen.read_text("utf-8")
-    assert "lakewright.cli.job_process" in told
-    assert [value for value in SECRETS.values() if value in told] == []
+    text = recorded.read_text("utf-8")
+    assert "lakewright.cli.job_process" in text
+    assert [value for value in SECRETS.values() if value in text] == []
 
 
-def test_what_a_job_says_of_its_options_is_shown_without_secrets(
+def test_output_of_a_job_is_shown_without_the_secrets_of_its_options(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = Jobs(SystemClock(), master="local[1]", load=[str(tmp_path / "talks.py")])
@@ -262,9 +262,9 @@ def test_what_a_job_says_of_its_options_is_shown_without_secrets(
         "raise lakewright.errors.InvalidError('no', key='AKIAHIDDEN', reason='of SUPERSECRET')"
     )
     running.run(0, TableView.at(path, SECRETS), "clean")
-    done = ended(running)
-    assert (done["state"], "reason: of ***" in done["error"]) == ("failed", True)
-    assert [value for value in SECRETS.values() if value in json.dumps(done)] == []
+    job = ended(running)
+    assert (job["state"], "reason: of ***" in job["error"]) == ("failed", True)
+    assert [value for value in SECRETS.values() if value in json.dumps(job)] == []
 
 
 def test_bytes_that_are_no_text_do_not_keep_a_job_running(path: str, tmp_path: Path) -> None:
@@ -272,8 +272,8 @@ def test_bytes_that_are_no_text_do_not_keep_a_job_running(path: str, tmp_path: P
     talks.write_text("import sys\nsys.stderr.buffer.write(b'caf\\xe9\\n')\nraise SystemExit(1)")
     running = Jobs(SystemClock(), master="local[1]", load=[str(talks)])
     running.run(0, TableView.at(path, {}), "clean")
-    done = ended(running)
-    assert (done["state"], done["error"]) == ("failed", "caf\ufffd")
+    job = ended(running)
+    assert (job["state"], job["error"]) == ("failed", "caf\ufffd")
 
 
 def test_jobs_end_with_the_server(path: str) -> None:

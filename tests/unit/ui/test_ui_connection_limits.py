@@ -67,7 +67,7 @@ class Task:
 
 
 class Loop:
-    """Timers that end when a test says so, and tasks that never begin."""
+    """Timers that a test ends, and tasks that never begin."""
 
     def __init__(self) -> None:
         self.timers: list[Timer] = []
@@ -82,7 +82,7 @@ class Loop:
 
     @property
     def running(self) -> list[Timer]:
-        return [each for each in self.timers if not each.cancelled]
+        return [timer for timer in self.timers if not timer.cancelled]
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,7 +146,7 @@ def test_one_too_many_ends_the_one_that_has_waited_longest(monkeypatch: pytest.M
     server = Server()
     busy, first, second = (server.connect(data)[1] for data in (WHOLE, HALF, HALF))
     third = server.connect(WHOLE)[1]
-    assert [each.aborted for each in (busy, first, second, third)] == [False, True, False, False]
+    assert [t.aborted for t in (busy, first, second, third)] == [False, True, False, False]
     assert len(server.state.connections) == 3
 
 
@@ -159,7 +159,7 @@ def test_where_all_are_being_answered_the_next_is_turned_away(
     made, turned_away = server.connect()
     made.connection_lost(None)
     assert turned_away.aborted
-    assert [each.aborted for each in busy] == [False, False]
+    assert [transport.aborted for transport in busy] == [False, False]
     assert len(server.state.connections) == 2
 
 
@@ -193,13 +193,15 @@ def test_incomplete_requests_do_not_block_others(monkeypatch: pytest.MonkeyPatch
         thread.start()
         port = bound.getsockname()[1]
         with half_requests(port, 30):
-            told = httpx.get(f"http://127.0.0.1:{port}/", timeout=300, trust_env=False)
+            response = httpx.get(f"http://127.0.0.1:{port}/", timeout=300, trust_env=False)
         server.should_exit = True
         thread.join()
-    assert told.text == "fine"
+    assert response.text == "fine"
 
 
-def test_the_page_answers_beside_more_half_requests_than_it_may_have_files(tmp_path: Path) -> None:
+def test_the_page_answers_despite_more_incomplete_requests_than_it_may_have_files(
+    tmp_path: Path,
+) -> None:
     table = WrittenTable(LocalStorage(str(tmp_path / "table"))).create()
     table.upsert([row("a")])
     words = [
@@ -217,9 +219,9 @@ def test_the_page_answers_beside_more_half_requests_than_it_may_have_files(tmp_p
         url = httpx.URL(process.stdout.readline().split()[1])
         assert url.port is not None
         with half_requests(url.port, 200):
-            told = httpx.get(url.copy_with(fragment=None), timeout=300, trust_env=False)
+            response = httpx.get(url.copy_with(fragment=None), timeout=300, trust_env=False)
         process.terminate()
-    assert (told.status_code, "Lakewright" in told.text) == (200, True)
+    assert (response.status_code, "Lakewright" in response.text) == (200, True)
 
 
 _FEW_FILES = """

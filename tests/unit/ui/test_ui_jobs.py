@@ -23,21 +23,21 @@ def started(number: int, running: set[int], monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: None)
     monkeypatch.setattr(Jobs, "_wait", no_wait)
-    found = Jobs(ManualClock(), master="local[1]")
+    jobs = Jobs(ManualClock(), master="local[1]")
     for table in range(1, number + 1):
-        found.run(table, TABLE, "clean")
+        jobs.run(table, TABLE, "clean")
         if table not in running:
-            found._jobs[-1].state = "done"
-    return found
+            jobs._jobs[-1].state = "done"
+    return jobs
 
 
 def test_a_running_job_stays_however_many_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = started(60, {1, 30}, monkeypatch)
-    assert [job["state"] for number in (1, 30) for job in found.jobs_of(number)] == ["running"] * 2
-    assert found.stop(1, 1)["job"] == 1
+    jobs = started(60, {1, 30}, monkeypatch)
+    assert [job["state"] for number in (1, 30) for job in jobs.jobs_of(number)] == ["running"] * 2
+    assert jobs.stop(1, 1)["job"] == 1
 
 
 def test_of_finished_jobs_the_last_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = started(60, set(), monkeypatch)
-    shown = [number for number in range(1, 61) if found.jobs_of(number)]
+    jobs = started(60, set(), monkeypatch)
+    shown = [number for number in range(1, 61) if jobs.jobs_of(number)]
     assert shown == list(range(40, 61))

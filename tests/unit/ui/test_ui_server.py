@@ -49,8 +49,10 @@ class Client:
             return await client.request(method, address, headers=headers, **more)
 
 
-def client_of(*worlds: PlanFixture | WrittenTable, allow_writes: bool = True) -> Client:
-    tables = [TableView.at(each.storage.root, {**MULTI_WRITER, **ALWAYS_DUE}) for each in worlds]
+def client_of(*fixtures: PlanFixture | WrittenTable, allow_writes: bool = True) -> Client:
+    tables = [
+        TableView.at(table.storage.root, {**MULTI_WRITER, **ALWAYS_DUE}) for table in fixtures
+    ]
     guard = Guard(TOKEN, allow_writes=allow_writes)
     return Client(ui_app(tables, Jobs(ManualClock(), master="local[1]"), guard))
 
@@ -65,7 +67,7 @@ def client(fixture: PlanFixture) -> Client:
     return client_of(fixture)
 
 
-def seen(client: Client, path: str, **parameters: Any) -> Any:
+def get_json(client: Client, path: str, **parameters: Any) -> Any:
     answer = client.get(path, params=parameters)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -73,9 +75,9 @@ def seen(client: Client, path: str, **parameters: Any) -> Any:
 
 def test_tables_are_listed_with_those_that_cannot_be_opened(fixture: PlanFixture) -> None:
     nowhere = WrittenTable(MemoryStorage.fresh())
-    found = seen(client_of(fixture, nowhere), "/api/tables")
-    assert found["allow_writes"] is True
-    good, bad = found["tables"]
+    answer = get_json(client_of(fixture, nowhere), "/api/tables")
+    assert answer["allow_writes"] is True
+    good, bad = answer["tables"]
     assert (good["number"], good["name"], good["type"]) == (0, "written", "MERGE_ON_READ")
     assert (good["record_key"], good["partition_by"]) == (["id"], ["day"])
     assert (bad["number"], "name" in bad) == (1, False)
@@ -87,14 +89,14 @@ def test_the_timeline_shows_actions_times_and_what_was_written(
 ) -> None:
     at = fixture.schedule({})
     fixture.execute(at)
-    found = seen(client, f"{ONE}/timeline")["instants"]
-    assert [each["kind"] for each in found] == ["deltacommit"] * 3 + ["compaction"]
-    assert all(each["completed_ms"] > each["requested_ms"] for each in found)
-    assert (found[0]["operation"], found[0]["rows"], found[0]["partitions"]) == ("UPSERT", 2, 2)
-    assert found[3]["operation"] == "COMPACT"
+    shown = get_json(client, f"{ONE}/timeline")["instants"]
+    assert [instant["kind"] for instant in shown] == ["deltacommit"] * 3 + ["compaction"]
+    assert all(instant["completed_ms"] > instant["requested_ms"] for instant in shown)
+    assert (shown[0]["operation"], shown[0]["rows"], shown[0]["partitions"]) == ("UPSERT", 2, 2)
+    assert shown[3]["operation"] == "COMPACT"
 
 
-def test_history_is_shown_if_asked_for() -> None:
+def test_the_archived_timeline_is_shown_on_request() -> None:
     table = WrittenTable()
     table.create("COPY_ON_WRITE")
     for number in range(8):
@@ -102,41 +104,41 @@ def test_history_is_shown_if_asked_for() -> None:
     keep = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
     table.services({**keep, "hoodie.clean.commits.retained": "1"}).run("archive")
     client = client_of(table)
-    active = seen(client, f"{ONE}/timeline")["instants"]
-    whole = seen(client, f"{ONE}/timeline", archived=1)["instants"]
+    active = get_json(client, f"{ONE}/timeline")["instants"]
+    whole = get_json(client, f"{ONE}/timeline", archived=1)["instants"]
     assert len(active) < 8 <= len([i for i in whole if i["action"] == "commit"])
     assert [i["archived"] for i in whole].count(True) == len(whole) - len(active)
     oldest = whole[0]
-    details = seen(client, f"{ONE}/instants/commit/{oldest['requested_at']}")
+    details = get_json(client, f"{ONE}/instants/commit/{oldest['requested_at']}")
     assert details["commit"]["inserted"] == 1
 
 
 def test_one_instant_in_full(fixture: PlanFixture, client: Client) -> None:
     at = fixture.schedule()
-    plan = seen(client, f"{ONE}/instants/compaction/{at}")
+    plan = get_json(client, f"{ONE}/instants/compaction/{at}")
     assert (plan["state"], plan["cancellable"]) == ("REQUESTED", True)
-    assert [each["partition"] for each in plan["plan"]["operations"]] == [
+    assert [operation["partition"] for operation in plan["plan"]["operations"]] == [
         "2026-01-01",
         "2026-01-02",
     ]
     fixture.execute(at)
     after = client_of(fixture)
-    done = seen(after, f"{ONE}/instants/commit/{at}")
-    assert (done["kind"], done["commit"]["operation"]) == ("compaction", "COMPACT")
-    assert done["written_bytes"] > 0
-    assert "schema" not in done["extra"]
+    details = get_json(after, f"{ONE}/instants/commit/{at}")
+    assert (details["kind"], details["commit"]["operation"]) == ("compaction", "COMPACT")
+    assert details["written_bytes"] > 0
+    assert "schema" not in details["extra"]
 
 
 def test_partitions_and_their_file_groups(client: Client) -> None:
-    found = seen(client, f"{ONE}/partitions", sort="partition", order="desc")
-    assert [each["partition"] for each in found["rows"]] == ["2026-01-02", "2026-01-01"]
-    first = found["rows"][0]
+    answer = get_json(client, f"{ONE}/partitions", sort="partition", order="desc")
+    assert [partition["partition"] for partition in answer["rows"]] == ["2026-01-02", "2026-01-01"]
+    first = answer["rows"][0]
     assert (first["groups"], first["log_files"]) == (1, 2)
     assert first["bytes"] > first["log_bytes"] > 0
     assert first["debt_reason"] == "no compaction was planned yet"
-    assert found["totals"]["log_files"] == 4
-    assert seen(client, f"{ONE}/partitions", search="-02")["matching"] == 1
-    groups = seen(client, f"{ONE}/groups", partition="2026-01-02")
+    assert answer["totals"]["log_files"] == 4
+    assert get_json(client, f"{ONE}/partitions", search="-02")["matching"] == 1
+    groups = get_json(client, f"{ONE}/groups", partition="2026-01-02")
     assert groups["total"] == 1
     (only,) = groups["groups"][0]["slices"]
     assert only["base"]["name"].endswith(".parquet")
@@ -148,8 +150,8 @@ def test_a_table_without_partitions_has_one_without_a_name() -> None:
     table.create(partition_by=())
     table.upsert([row("a")])
     client = client_of(table)
-    assert seen(client, f"{ONE}/partitions")["rows"][0]["partition"] == ""
-    assert seen(client, f"{ONE}/groups", partition="")["total"] == 1
+    assert get_json(client, f"{ONE}/partitions")["rows"][0]["partition"] == ""
+    assert get_json(client, f"{ONE}/groups", partition="")["total"] == 1
 
 
 def test_when_partitions_expire() -> None:
@@ -158,11 +160,11 @@ def test_when_partitions_expire() -> None:
     policy = json.dumps([{"spec": "*", "units": "DAYS", "value": 7}])
     table.create(options={"hoodie.ttl.policies": policy, "hoodie.ttl.enabled": "true"})
     table.upsert([row("a"), row("b", day="2026-01-02")])
-    found = seen(client_of(table), f"{ONE}/partitions", sort="expires_at")
-    assert found["ttl"]["enabled"] is True
-    assert found["ttl"]["expired"] == 2
-    assert {each["policy"] for each in found["rows"]} == {"*: 7 DAYS"}
-    assert all(each["expired"] for each in found["rows"])
+    answer = get_json(client_of(table), f"{ONE}/partitions", sort="expires_at")
+    assert answer["ttl"]["enabled"] is True
+    assert answer["ttl"]["expired"] == 2
+    assert {partition["policy"] for partition in answer["rows"]} == {"*: 7 DAYS"}
+    assert all(partition["expired"] for partition in answer["rows"])
 
 
 def test_freshness_over_time() -> None:
@@ -170,32 +172,32 @@ def test_freshness_over_time() -> None:
     table.create("MERGE_ON_READ", event_time="ts")
     for ts in (1_767_225_600_000, 1_767_225_700_000):
         table.upsert([row("a", ts)])
-    found = seen(client_of(table), f"{ONE}/freshness")
-    assert [each["snapshot_completion"] for each in found["history"]] == [
+    answer = get_json(client_of(table), f"{ONE}/freshness")
+    assert [entry["snapshot_completion"] for entry in answer["history"]] == [
         1_767_225_600_000,
         1_767_225_700_000,
     ]
-    assert found["views"][0]["completion"] == 1_767_225_700_000
-    assert seen(client_of(PlanFixture("clustering")), f"{ONE}/freshness")["history"] == []
+    assert answer["views"][0]["completion"] == 1_767_225_700_000
+    assert get_json(client_of(PlanFixture("clustering")), f"{ONE}/freshness")["history"] == []
 
 
 def test_plans_show_their_heartbeat(fixture: PlanFixture) -> None:
     at = fixture.schedule()
     client = client_of(fixture)
-    (plan,) = seen(client, f"{ONE}/plans")["pending"]
+    (plan,) = get_json(client, f"{ONE}/plans")["pending"]
     assert (plan["cancellable"], plan["heartbeat"], plan["groups"]) == (True, None, 2)
     fixture.storage.replace(f"{HEARTBEATS}/{at}", b"")
-    (plan,) = seen(client, f"{ONE}/plans")["pending"]
+    (plan,) = get_json(client, f"{ONE}/plans")["pending"]
     # The heartbeat is of the table's clock, which stands long ago.
     assert plan["heartbeat"]["alive"] is False
     assert plan["heartbeat"]["age_ms"] > 0
 
 
-def test_a_preview_gives_the_plan_or_the_reason(client: Client) -> None:
-    plan = seen(client, f"{ONE}/services/compaction/preview")
+def test_a_preview_shows_the_plan_or_the_reason(client: Client) -> None:
+    plan = get_json(client, f"{ONE}/services/compaction/preview")
     assert plan["planned"] is True
     assert len(plan["operations"]) == 2
-    skipped = seen(client, f"{ONE}/services/ttl/preview")
+    skipped = get_json(client, f"{ONE}/services/ttl/preview")
     assert skipped == {
         "service": "ttl",
         "planned": False,
@@ -204,10 +206,10 @@ def test_a_preview_gives_the_plan_or_the_reason(client: Client) -> None:
 
 
 def test_services_are_those_that_the_table_can_have(client: Client) -> None:
-    names = [each["name"] for each in seen(client, f"{ONE}/services")["services"]]
+    names = [service["name"] for service in get_json(client, f"{ONE}/services")["services"]]
     assert names == ["compaction", "logcompaction", "clustering", "clean", "archive", "ttl"]
     without = client_of(PlanFixture("clustering"))
-    names = [each["name"] for each in seen(without, f"{ONE}/services")["services"]]
+    names = [service["name"] for service in get_json(without, f"{ONE}/services")["services"]]
     assert names == ["clustering", "clean", "archive", "ttl"]
 
 
@@ -216,9 +218,9 @@ def test_a_plan_is_cancelled(fixture: PlanFixture, client: Client) -> None:
     answer = client.post(f"{ONE}/plans/{at}/cancel", headers=WITH_TOKEN, json={"reason": "later"})
     assert (answer.status_code, answer.json()["result"]) == (200, "removed")
     fixture.assert_rolled_back(at)
-    (told,) = fixture.rollbacks()
-    assert (told.caused_by, told.reason) == ("request of the page", "later")
-    (shown,) = seen(client_of(fixture), f"{ONE}/plans")["rollbacks"]
+    (rollback,) = fixture.rollbacks()
+    assert (rollback.caused_by, rollback.reason) == ("request of the page", "later")
+    (shown,) = get_json(client_of(fixture), f"{ONE}/plans")["rollbacks"]
     assert shown["target"] == {"requested_at": at, "action": "compaction"}
 
 
@@ -281,8 +283,8 @@ def test_a_table_is_not_shown_without_the_token_or_to_another_site(
     assert client.get(path, headers={TOKEN_HEADER: "guessed"}).status_code == 403
     for site in ("cross-site", "same-site"):
         for mode in ("no-cors", "navigate", "cors"):
-            asked = {**WITH_TOKEN, "sec-fetch-site": site, "sec-fetch-mode": mode}
-            answer = client.get(path, headers=asked)
+            headers = {**WITH_TOKEN, "sec-fetch-site": site, "sec-fetch-mode": mode}
+            answer = client.get(path, headers=headers)
             assert (answer.status_code, "another site" in answer.text) == (403, True)
 
 
@@ -297,8 +299,8 @@ def test_halves_of_characters_are_shown_by_their_number(fixture: PlanFixture) ->
     fixture.storage.replace(path, spoilt)
     for name in (".hoodie.properties.crc", "hoodie.properties.crc"):
         fixture.storage.delete(f".hoodie/{name}")
-    found = seen(client_of(fixture), f"{ONE}/properties")["properties"]
-    assert [each["value"] for each in found if each["key"] == "odd"] == ["\\udc80 \U0001f600"]
+    properties = get_json(client_of(fixture), f"{ONE}/properties")["properties"]
+    assert [p["value"] for p in properties if p["key"] == "odd"] == ["\\udc80 \U0001f600"]
 
 
 POSTS: dict[str, tuple[str, dict[str, Any], int, str]] = {
@@ -349,7 +351,7 @@ def test_without_allow_writes_nothing_writes(
     answer = ask(client)
     assert answer.status_code == 403
     assert "--allow-writes" in answer.json()["error"]
-    assert seen(client, ONE)["allow_writes"] is False
+    assert get_json(client, ONE)["allow_writes"] is False
 
 
 def test_another_name_for_this_server_is_refused(client: Client) -> None:
@@ -375,16 +377,16 @@ def test_a_broken_table_is_reported_and_others_go_on(fixture: PlanFixture) -> No
     answer = client.get("/api/tables/1/timeline")
     assert answer.status_code == 500
     assert answer.json()["kind"] == "CorruptError"
-    assert seen(client, f"{ONE}/timeline")["instants"]
+    assert get_json(client, f"{ONE}/timeline")["instants"]
 
 
-def test_broken_commits_do_not_take_the_timeline_away(fixture: PlanFixture) -> None:
+def test_the_timeline_is_shown_despite_broken_commits(fixture: PlanFixture) -> None:
     first, *_ = sorted(
         f.path for f in fixture.storage.list_files(".hoodie/timeline") if "_" in f.name
     )
     fixture.storage.replace(first, b"no Avro")
-    found = seen(client_of(fixture), f"{ONE}/timeline")["instants"]
-    assert ["operation" in each for each in found] == [False, True, True]
+    instants = get_json(client_of(fixture), f"{ONE}/timeline")["instants"]
+    assert ["operation" in instant for instant in instants] == [False, True, True]
 
 
 def test_names_from_a_table_are_reported_unchanged() -> None:
@@ -396,5 +398,5 @@ def test_names_from_a_table_are_reported_unchanged() -> None:
         for f in table.storage.list_tree("")
         if PARTITION_METADATA in f.path
     }
-    found = seen(client_of(table), f"{ONE}/partitions")["rows"]
-    assert {each["partition"] for each in found} == paths
+    partitions = get_json(client_of(table), f"{ONE}/partitions")["rows"]
+    assert {partition["partition"] for partition in partitions} == paths

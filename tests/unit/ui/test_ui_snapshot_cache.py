@@ -46,8 +46,8 @@ class Watched:
 
     def rows(self) -> dict[str, tuple[int, int, str]]:
         return {
-            path: (each.groups, each.log_files, each.written_at)
-            for path, each in self.watch.listing().rows.items()
+            path: (partition.groups, partition.log_files, partition.written_at)
+            for path, partition in self.watch.listing().rows.items()
         }
 
     def rows_of_another(self) -> dict[str, tuple[int, int, str]]:
@@ -58,89 +58,91 @@ class Watched:
 
 
 def test_nothing_new_costs_a_look_at_the_timeline_and_no_more() -> None:
-    seen = Watched()
-    seen.write("a", DAYS[0])
-    seen.calls()
-    again = seen.calls()
+    watched = Watched()
+    watched.write("a", DAYS[0])
+    watched.calls()
+    again = watched.calls()
     assert sum(again.values()) == 2, again
     assert again["list_files"] == 1
-    first = seen.watch.snapshot()
-    seen.clock.advance(1000)
-    assert seen.watch.snapshot() is first
+    first = watched.watch.snapshot()
+    watched.clock.advance(1000)
+    assert watched.watch.snapshot() is first
 
 
 def test_a_commit_has_only_its_own_partitions_listed() -> None:
-    seen = Watched()
+    watched = Watched()
     for day in DAYS:
-        seen.write(f"key {day}", day)
-    seen.calls()
-    before = seen.watch.listing().rows
-    seen.write("key " + DAYS[1], DAYS[1], 2)
-    calls = seen.calls()
+        watched.write(f"key {day}", day)
+    watched.calls()
+    before = watched.watch.listing().rows
+    watched.write("key " + DAYS[1], DAYS[1], 2)
+    calls = watched.calls()
     assert "list_tree" not in calls
     assert calls["list_many"] == 1
-    after = seen.watch.listing().rows
+    after = watched.watch.listing().rows
     assert after[DAYS[0]] is before[DAYS[0]]
     assert (before[DAYS[1]].log_files, after[DAYS[1]].log_files) == (0, 1)
-    assert seen.rows() == seen.rows_of_another()
+    assert watched.rows() == watched.rows_of_another()
 
 
 def test_pending_work_lists_nothing() -> None:
-    seen = Watched()
-    seen.write("a", DAYS[0])
-    seen.write("a", DAYS[0], 2)
-    seen.calls()
-    version = seen.watch.snapshot().version
-    seen.table.services({"hoodie.compact.inline.max.delta.commits": "1"}).schedule("compaction")
-    calls = seen.calls()
-    assert seen.watch.snapshot().version != version
+    watched = Watched()
+    watched.write("a", DAYS[0])
+    watched.write("a", DAYS[0], 2)
+    watched.calls()
+    version = watched.watch.snapshot().version
+    watched.table.services({"hoodie.compact.inline.max.delta.commits": "1"}).schedule("compaction")
+    calls = watched.calls()
+    assert watched.watch.snapshot().version != version
     assert not {"list_tree", "list_many"} & calls.keys()
 
 
 def test_a_cached_snapshot_always_shows_what_a_new_one_shows() -> None:
-    seen = Watched()
-    services = seen.table.services({"hoodie.compact.inline.max.delta.commits": "1"})
+    watched = Watched()
+    services = watched.table.services({"hoodie.compact.inline.max.delta.commits": "1"})
     steps: list[Callable[[], object]] = [
-        lambda: seen.write("a", DAYS[0]),
-        lambda: seen.write("b", DAYS[1]),
-        lambda: seen.write("a", DAYS[0], 2),
+        lambda: watched.write("a", DAYS[0]),
+        lambda: watched.write("b", DAYS[1]),
+        lambda: watched.write("a", DAYS[0], 2),
         lambda: services.run("compaction"),
-        lambda: seen.write("a", DAYS[0], 3),
-        lambda: seen.table.delete_partitions(DAYS[1]),
-        lambda: seen.table.services({"hoodie.clean.commits.retained": "1"}).run("clean"),
-        lambda: seen.table.services(ARCHIVE).run("archive"),
-        lambda: seen.write("c", DAYS[2]),
+        lambda: watched.write("a", DAYS[0], 3),
+        lambda: watched.table.delete_partitions(DAYS[1]),
+        lambda: watched.table.services({"hoodie.clean.commits.retained": "1"}).run("clean"),
+        lambda: watched.table.services(ARCHIVE).run("archive"),
+        lambda: watched.write("c", DAYS[2]),
     ]
     for step in steps:
         step()
-        seen.clock.advance(1000)
-        assert seen.rows() == seen.rows_of_another()
+        watched.clock.advance(1000)
+        assert watched.rows() == watched.rows_of_another()
 
 
 def test_properties_are_a_part_of_the_version() -> None:
-    seen = Watched()
-    seen.write("a", DAYS[0])
-    first = seen.watch.snapshot().version
+    watched = Watched()
+    watched.write("a", DAYS[0])
+    first = watched.watch.snapshot().version
     path = ".hoodie/hoodie.properties"
-    seen.table.storage.replace(path, seen.table.storage.read(path) + b"hoodie.ttl.enabled=true\n")
-    seen.clock.advance(1000)
-    assert seen.watch.snapshot().version != first
+    watched.table.storage.replace(
+        path, watched.table.storage.read(path) + b"hoodie.ttl.enabled=true\n"
+    )
+    watched.clock.advance(1000)
+    assert watched.watch.snapshot().version != first
 
 
 def test_what_takes_long_is_not_made_again_at_once() -> None:
-    seen = Watched()
+    watched = Watched()
     made: list[str] = []
 
     def make() -> str:
         made.append("one")
-        seen.clock.advance(5000)
+        watched.clock.advance(5000)
         return f"value {len(made)}"
 
-    assert seen.watch.derived("slow", "v1", make) == "value 1"
-    assert seen.watch.derived("slow", "v1", make) == "value 1"
-    assert seen.watch.derived("slow", "v2", make) == "value 1"
-    seen.clock.advance(50_001)
-    assert seen.watch.derived("slow", "v2", make) == "value 2"
+    assert watched.watch.derived("slow", "v1", make) == "value 1"
+    assert watched.watch.derived("slow", "v1", make) == "value 1"
+    assert watched.watch.derived("slow", "v2", make) == "value 1"
+    watched.clock.advance(50_001)
+    assert watched.watch.derived("slow", "v2", make) == "value 2"
 
 
 def served(storage: Storage) -> TableView:
@@ -164,7 +166,7 @@ def test_pages_of_many_partitions() -> None:
 def test_rows_of_equal_worth_stay_in_the_order_of_their_paths() -> None:
     table = served(synthetic_table(Shape(partitions=20, touched=1)))
     page = Page(sort="bytes", descending=True, limit=20)
-    paths = [each["partition"] for each in table.partitions(page)["rows"]]
+    paths = [partition["partition"] for partition in table.partitions(page)["rows"]]
     assert paths[1:] == sorted(paths[1:])
     second = table.partitions(replace(page, offset=10))["rows"]
-    assert [each["partition"] for each in second] == paths[10:]
+    assert [partition["partition"] for partition in second] == paths[10:]

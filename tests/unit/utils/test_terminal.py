@@ -58,9 +58,9 @@ def test_errors_with_their_facts_and_notes_are_harmless(
     error.add_note(NASTY)
     with pytest.raises(typer.Exit), exit_codes():
         raise error
-    told = capfd.readouterr()
-    assert "PWNED" in told.err
-    assert UNSAFE.findall(told.out + told.err) == []
+    printed = capfd.readouterr()
+    assert "PWNED" in printed.err
+    assert UNSAFE.findall(printed.out + printed.err) == []
 
 
 def test_warnings_and_bugs_are_harmless(capfd: pytest.CaptureFixture[str]) -> None:
@@ -69,9 +69,9 @@ def test_warnings_and_bugs_are_harmless(capfd: pytest.CaptureFixture[str]) -> No
         raise ValueError(f"of {TITLE}")
     except ValueError as error:
         report_bug(ValueError, error, error.__traceback__)
-    told = capfd.readouterr().err
-    assert told.count("PWNED") >= 2
-    assert UNSAFE.findall(told) == []
+    printed = capfd.readouterr().err
+    assert printed.count("PWNED") >= 2
+    assert UNSAFE.findall(printed) == []
 
 
 def test_consoles_escape_all_control_characters_but_their_own() -> None:
@@ -177,12 +177,12 @@ def prints(source: str) -> set[str]:
 
 
 def test_all_text_goes_to_the_terminal_through_one_place() -> None:
-    found = {}
+    offences = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         if name not in DOORS | OWN_TEXT and prints(path.read_text("utf-8")):
-            found[name] = prints(path.read_text("utf-8"))
-    assert found == {}
+            offences[name] = prints(path.read_text("utf-8"))
+    assert offences == {}
     assert prints("import typer\ntyper.echo('x'); print(1); Console()") == {
         "typer.echo",
         "print",

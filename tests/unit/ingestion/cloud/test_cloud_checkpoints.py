@@ -56,9 +56,9 @@ def test_refuses_a_checkpoint_of_another_kind(text: str) -> None:
 def test_the_target_keeps_a_place_under_the_key_of_completion_times() -> None:
     extra = ObjectPosition(at(1), "a#b").checkpoint().as_extra()
     assert extra == {"streamer.checkpoint.key.v2": f"{at(1)}#a#b"}
-    found = checkpoint_in(extra)
-    assert found is not None
-    assert parse_position(found) == ObjectPosition(at(1), "a#b")
+    checkpoint = checkpoint_in(extra)
+    assert checkpoint is not None
+    assert parse_position(checkpoint) == ObjectPosition(at(1), "a#b")
 
 
 ORDERLY = (write(1, 2), write(3, 4), write(5, 6))
@@ -102,8 +102,8 @@ OVERRIDES = {
 @pytest.mark.parametrize(("text", "expected"), OVERRIDES.values(), ids=list(OVERRIDES))
 def test_users_say_where_to_go_on(text: str, expected: Checkpoint) -> None:
     source = CloudObjectsSource(MemoryStorage.fresh(), {})
-    found = source.resume_from(text)
-    assert (found.text, found.version, found.reset) == (expected.text, expected.version, text)
+    resumed = source.resume_from(text)
+    assert (resumed.text, resumed.version, resumed.reset) == (expected.text, expected.version, text)
 
 
 def test_a_start_that_is_no_checkpoint_of_cloud_objects_is_refused() -> None:

@@ -61,7 +61,7 @@ FINALIZE = {"eventType": "OBJECT_FINALIZE", "payloadFormat": "JSON_API_V1"}
 
 
 class ArrowSpark:
-    """Gives back the rows that a frame would be made of."""
+    """Returns the rows that a frame would be made of."""
 
     def createDataFrame(self, rows: pa.Table) -> pa.Table:
         return rows
@@ -71,18 +71,18 @@ SPARK = cast(SparkSession, ArrowSpark())
 
 
 def s3(queue: FakeQueue, **options: str) -> S3EventsSource:
-    told = {key.replace("_", "."): value for key, value in options.items()}
-    return S3EventsSource.from_options(told, queue=queue, clock=ManualClock())
+    source_options = {key.replace("_", "."): value for key, value in options.items()}
+    return S3EventsSource.from_options(source_options, queue=queue, clock=ManualClock())
 
 
 def gcs(queue: FakeQueue, **options: str) -> GcsEventsSource:
-    told = {key.replace("_", "."): value for key, value in options.items()}
-    return GcsEventsSource.from_options(told, queue=queue, clock=ManualClock())
+    source_options = {key.replace("_", "."): value for key, value in options.items()}
+    return GcsEventsSource.from_options(source_options, queue=queue, clock=ManualClock())
 
 
 def rows(source: EventsSource, after: Checkpoint | None = None) -> list[dict[str, Any]]:
-    found = source.next_batch(SPARK, after).rows
-    return [] if found is None else cast(pa.Table, found).to_pylist()
+    table = source.next_batch(SPARK, after).rows
+    return [] if table is None else cast(pa.Table, table).to_pylist()
 
 
 S3_MESSAGES = {
@@ -107,17 +107,17 @@ S3_MESSAGES = {
     "a size that is no number": (s3_body(record(size="x")), [], "a size is no whole number"),
     "no size": (s3_body(record(size=None)), [], "a record has no size"),
     "no time": (s3_body(record(eventTime=None)), [], "an event has no time"),
-    "a good record beside a bad one": (
+    "a good record and a bad one": (
         s3_body(record("a"), {}), ["a"], "a record has no eventName"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "keys", "problem"), S3_MESSAGES.values(), ids=list(S3_MESSAGES))
 def test_reads_messages_of_s3(body: str, keys: list[str], problem: str | None) -> None:
-    found = read_s3(body)
-    assert [row["s3"]["object"]["key"] for row in found.rows] == keys
-    assert found.problem == problem
-    assert found.newest_ms == (MS if keys else 0)
+    events = read_s3(body)
+    assert [row["s3"]["object"]["key"] for row in events.rows] == keys
+    assert events.problem == problem
+    assert events.newest_ms == (MS if keys else 0)
 
 
 GCS_MESSAGES = {
@@ -143,9 +143,9 @@ GCS_MESSAGES = {
 def test_reads_messages_of_gcs(
     body: str, attributes: Mapping[str, str], names: list[str], problem: str | None
 ) -> None:
-    found = read_gcs(body, attributes)
-    assert [row["name"] for row in found.rows] == names
-    assert found.problem == problem
+    events = read_gcs(body, attributes)
+    assert [row["name"] for row in events.rows] == names
+    assert events.problem == problem
 
 
 def test_a_row_of_s3_has_the_stores_own_columns_but_not_its_answers() -> None:
@@ -244,7 +244,7 @@ def test_the_checkpoint_is_the_latest_event_and_never_goes_back() -> None:
     assert s3(FakeQueue(later)).next_batch(SPARK, after).checkpoint == after
 
 
-def test_a_checkpoint_of_another_source_is_refused_before_a_message_is_taken() -> None:
+def test_a_checkpoint_of_another_source_is_refused_before_a_message_is_received() -> None:
     queue = FakeQueue(s3_body())
     with pytest.raises(InvalidError, match="not a checkpoint of an events source"):
         s3(queue).next_batch(SPARK, Checkpoint("topic,0:1"))
@@ -280,12 +280,12 @@ def test_a_message_that_is_no_event_may_be_kept_in_quarantine() -> None:
     # The one that holds an event as well is still there, and noted once more.
     assert len(rows(source)) == 1
     storage = storage_for(path)
-    held = read_plan(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
-    assert {(row["place"], row["source"], row["reason"]) for row in held} == {
+    quarantined = read_plan(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
+    assert {(row["place"], row["source"], row["reason"]) for row in quarantined} == {
         ("m0", "s3-events", "it is not JSON"),
         ("m1", "s3-events", "a record has no eventName"),
     }
-    assert {row["content"] for row in held} >= {"hello"}
+    assert {row["content"] for row in quarantined} >= {"hello"}
 
 
 def test_a_quarantine_needs_a_table() -> None:

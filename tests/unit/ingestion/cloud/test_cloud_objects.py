@@ -83,9 +83,9 @@ def prepared(
         target=str(folder / "copies") if copied else None,
         checked=True,
     )
-    found = prepare(what, [(0, item(path))], WriteToken())
-    assert isinstance(found, list)
-    (only,) = found
+    results = prepare(what, [(0, item(path))], WriteToken())
+    assert isinstance(results, list)
+    (only,) = results
     return only
 
 
@@ -126,11 +126,11 @@ def test_checks_objects(
     problem: str | None,
     tmp_path: Path,
 ) -> None:
-    found = prepared(tmp_path, path, data, kind, options)
+    result = prepared(tmp_path, path, data, kind, options)
     if problem is None:
-        assert found.problem is None
+        assert result.problem is None
     else:
-        assert problem in (found.problem or "")
+        assert problem in (result.problem or "")
 
 
 def test_damage_within_a_parquet_file_is_found(tmp_path: Path) -> None:
@@ -140,22 +140,22 @@ def test_damage_within_a_parquet_file_is_found(tmp_path: Path) -> None:
 
 
 def test_a_copy_has_the_same_bytes_and_a_plain_name(tmp_path: Path) -> None:
-    found = prepared(tmp_path, "x/_a +%[].json.gz", gzip.compress(LINES), "json", copied=True)
-    assert found.copy == "000000-0-0-0.gz"
-    assert gzip.decompress((tmp_path / "copies" / found.copy).read_bytes()) == LINES
+    result = prepared(tmp_path, "x/_a +%[].json.gz", gzip.compress(LINES), "json", copied=True)
+    assert result.copy == "000000-0-0-0.gz"
+    assert gzip.decompress((tmp_path / "copies" / result.copy).read_bytes()) == LINES
 
 
-def test_avro_becomes_parquet(tmp_path: Path) -> None:
-    found = prepared(tmp_path, "a.avro", avro_bytes(), "avro", copied=True)
-    assert found.copy is not None
-    rows = pq.read_table(tmp_path / "copies" / found.copy).to_pylist(maps_as_pydicts="strict")
+def test_avro_is_converted_to_parquet(tmp_path: Path) -> None:
+    result = prepared(tmp_path, "a.avro", avro_bytes(), "avro", copied=True)
+    assert result.copy is not None
+    rows = pq.read_table(tmp_path / "copies" / result.copy).to_pylist(maps_as_pydicts="strict")
     assert rows == ROWS
 
 
 def test_damaged_avro_is_reported_and_leaves_no_copy(tmp_path: Path) -> None:
     for number, data in enumerate((b"hello", avro_bytes()[:-7])):
-        found = prepared(tmp_path, f"{number}.avro", data, "avro", copied=True)
-        assert found.problem is not None
+        result = prepared(tmp_path, f"{number}.avro", data, "avro", copied=True)
+        assert result.problem is not None
     assert list(storage_for(tmp_path / "copies").list_tree("")) == []
 
 

@@ -32,14 +32,14 @@ def test_older_names_are_understood() -> None:
         "hoodie.deltastreamer.source.s3incr.key.prefix": "in/",
         "hoodie.deltastreamer.source.cloud.data.max.files.per.sync": "7",
     }
-    found = settings_from(SelectionSettings, options)
-    assert (found.prefix, found.max_files) == ("in/", 7)
+    settings = settings_from(SelectionSettings, options)
+    assert (settings.prefix, settings.max_files) == ("in/", 7)
 
 
 def test_reader_options_are_json() -> None:
     key = "hoodie.streamer.source.cloud.data.datasource.options"
-    found = settings_from(ObjectSettings, {key: '{"header": true, "sep": ";"}'})
-    assert dict(found.options) == {"header": "true", "sep": ";"}
+    settings = settings_from(ObjectSettings, {key: '{"header": true, "sep": ";"}'})
+    assert dict(settings.options) == {"header": "true", "sep": ";"}
 
 
 CLOUD = "hoodie.streamer.source.cloud.data."

@@ -17,15 +17,15 @@ URL = "https://queue.example/q"
 
 
 class Recorder:
-    """A client that notes what it is asked for, and answers as it was told."""
+    """A client that records its calls and returns the answers of a test."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.calls: list[tuple[str, dict[str, Any]]] = []
 
     def __getattr__(self, name: str) -> Any:
         def call(**arguments: Any) -> Any:
-            self.asked.append((name, arguments))
+            self.calls.append((name, arguments))
             answer = self.answers.get(name, {})
             if isinstance(answer, Exception):
                 raise answer
@@ -46,17 +46,17 @@ def sqs(
 
     boto3.client = make  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "boto3", boto3)
-    told = {key.replace("_", "."): value for key, value in options.items()}
-    return SqsQueue(SqsSettings(url=URL, region="eu-north-1", visibility_s=7), told), made
+    queue_options = {key.replace("_", "."): value for key, value in options.items()}
+    return SqsQueue(SqsSettings(url=URL, region="eu-north-1", visibility_s=7), queue_options), made
 
 
-def test_sqs_gives_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": "b"}]}
-    client = Recorder(receive_message=found)
+def test_sqs_returns_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    response = {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": "b"}]}
+    client = Recorder(receive_message=response)
     queue, made = sqs(monkeypatch, client, **{"fs.s3a.access.key": "A"})
     assert queue.receive(99, wait=True) == [Message("m", "r", "b")]
     assert queue.receive(3, wait=False) == [Message("m", "r", "b")]
-    assert client.asked == [
+    assert client.calls == [
         (
             "receive_message",
             {
@@ -68,12 +68,12 @@ def test_sqs_gives_messages(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         for most, seconds in ((10, 20), (3, 0))
     ]
-    (told,) = made
-    assert (told["kind"], told["region_name"]) == ("sqs", "eu-north-1")
-    assert told["aws_access_key_id"] == "A"
+    (client_options,) = made
+    assert (client_options["kind"], client_options["region_name"]) == ("sqs", "eu-north-1")
+    assert client_options["aws_access_key_id"] == "A"
 
 
-def test_sqs_without_messages_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqs_without_messages_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:
     queue, _ = sqs(monkeypatch, Recorder())
     assert queue.receive(1, wait=True) == []
 
@@ -82,9 +82,9 @@ def test_sqs_deletes_ten_at_a_time_and_never_nothing(monkeypatch: pytest.MonkeyP
     client = Recorder()
     queue, _ = sqs(monkeypatch, client)
     queue.delete([])
-    assert client.asked == []
+    assert client.calls == []
     queue.delete([f"r{n}" for n in range(12)])
-    sent = [arguments["Entries"] for _, arguments in client.asked]
+    sent = [arguments["Entries"] for _, arguments in client.calls]
     assert [len(entries) for entries in sent] == [10, 2]
     assert [e["ReceiptHandle"] for entries in sent for e in entries] == [f"r{n}" for n in range(12)]
     assert all(len({e["Id"] for e in entries}) == len(entries) for entries in sent)
@@ -102,8 +102,8 @@ def test_errors_of_sqs_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> Non
     queue, _ = sqs(monkeypatch, Recorder(receive_message=denied))
     with pytest.raises(InvalidError, match="refused"):
         queue.receive(1, wait=False)
-    lost = EndpointConnectionError(endpoint_url=URL)
-    queue, _ = sqs(monkeypatch, Recorder(receive_message=lost))
+    unreachable = EndpointConnectionError(endpoint_url=URL)
+    queue, _ = sqs(monkeypatch, Recorder(receive_message=unreachable))
     with pytest.raises(UnavailableError, match="did not answer"):
         queue.receive(1, wait=False)
 
@@ -125,32 +125,32 @@ class DeadlineExceeded(Exception):
 def pubsub(
     monkeypatch: pytest.MonkeyPatch, client: Recorder, *, acknowledge: bool = True
 ) -> PubSubQueue:
-    known = ModuleType("google.api_core.exceptions")
-    known.GoogleAPIError = DeadlineExceeded  # type: ignore[attr-defined]
-    known.DeadlineExceeded = DeadlineExceeded  # type: ignore[attr-defined]
+    exceptions = ModuleType("google.api_core.exceptions")
+    exceptions.GoogleAPIError = DeadlineExceeded  # type: ignore[attr-defined]
+    exceptions.DeadlineExceeded = DeadlineExceeded  # type: ignore[attr-defined]
     service = ModuleType("google.cloud.pubsub_v1")
     service.SubscriberClient = lambda: client  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "google.api_core.exceptions", known)
+    monkeypatch.setitem(sys.modules, "google.api_core.exceptions", exceptions)
     monkeypatch.setitem(sys.modules, "google.cloud.pubsub_v1", service)
     settings = PubSubSettings(project="p", subscription="s", acknowledge=acknowledge)
     return PubSubQueue(settings)
 
 
-def test_pubsub_gives_messages_and_acknowledges_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pubsub_returns_messages_and_acknowledges_them(monkeypatch: pytest.MonkeyPatch) -> None:
     message = SimpleNamespace(message_id="m", data="ü".encode(), attributes={"eventType": "x"})
-    found = SimpleNamespace(message=message, ack_id="a")
-    client = Recorder(pull=SimpleNamespace(received_messages=[found]))
+    received = SimpleNamespace(message=message, ack_id="a")
+    client = Recorder(pull=SimpleNamespace(received_messages=[received]))
     queue = pubsub(monkeypatch, client)
     assert queue.receive(5, wait=True) == [Message("m", "a", "ü", {"eventType": "x"})]
     queue.delete([])
     queue.delete([f"a{n}" for n in range(1001)])
     path = "projects/p/subscriptions/s"
-    (pull, asked), *acknowledged = client.asked
-    assert (pull, asked["subscription"], asked["max_messages"]) == ("pull", path, 5)
+    (pull, request), *acknowledged = client.calls
+    assert (pull, request["subscription"], request["max_messages"]) == ("pull", path, 5)
     assert [len(arguments["ack_ids"]) for _, arguments in acknowledged] == [1000, 1]
 
 
-def test_pubsub_without_messages_in_time_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pubsub_without_messages_in_time_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = pubsub(monkeypatch, Recorder(pull=DeadlineExceeded("late")))
     assert queue.receive(5, wait=True) == []
 
@@ -158,4 +158,4 @@ def test_pubsub_without_messages_in_time_gives_none(monkeypatch: pytest.MonkeyPa
 def test_pubsub_may_be_tried_out_without_taking_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Recorder()
     pubsub(monkeypatch, client, acknowledge=False).delete(["a"])
-    assert client.asked == []
+    assert client.calls == []

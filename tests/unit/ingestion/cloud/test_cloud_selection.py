@@ -32,9 +32,9 @@ def event(
     *,
     bucket: str = "lake",
     time: str = "",
-    wanted: ObjectFilter = ALL,
+    object_filter: ObjectFilter = ALL,
 ) -> CloudObject | None:
-    path = wanted.path_of(key, size)
+    path = object_filter.path_of(key, size)
     return CloudObject(at, bucket, key, path, size, time) if path is not None else None
 
 
@@ -53,18 +53,20 @@ class Case:
     batches: tuple[tuple[int | None, str], ...]
     after: str = ""
     files: int = 10_000
-    wanted: ObjectFilter = ALL
+    object_filter: ObjectFilter = ALL
     until: str = ""
     read: tuple[str, ...] | None = None
     ends: dict[int, str] = field(default_factory=dict)
 
 
 def run(case: Case) -> list[Selection]:
-    found = []
+    selections = []
     place = position(case.after)
     for number, (limit, _) in enumerate(case.batches):
         until = case.ends.get(number, case.until) or max(at for at, _, _ in case.events)
-        rows = [event(at, key, size, wanted=case.wanted) for at, key, size in case.events]
+        rows = [
+            event(at, key, size, object_filter=case.object_filter) for at, key, size in case.events
+        ]
         chosen = select(
             [e for e in rows if e is not None and e.completed_at <= until],
             after=place,
@@ -72,9 +74,9 @@ def run(case: Case) -> list[Selection]:
             max_files=case.files,
             max_bytes=limit,
         )
-        found.append(chosen)
+        selections.append(chosen)
         place = chosen.position
-    return found
+    return selections
 
 
 THREE = (("1", P + "file1.json", 100), ("1", P + "file2.json", 150), ("1", P + "file3.json", 200))
@@ -125,26 +127,26 @@ CASES = {
         f"batches go on across commits, for {end}": Case(
             two_commits(end),
             ((100, f"1#{P}file1{end}"), (100, f"1#{P}file2{end}"), (1000, f"2#{P}file5{end}")),
-            wanted=ObjectFilter(SelectionSettings(), (end,)),
+            object_filter=ObjectFilter(SelectionSettings(), (end,)),
         )
         for end in (".json", ".gz")
     },
     "nothing left after filtering moves a bare commit on to the end of the range": Case(
-        SKIPPED, ((1000, "2"),), after="1", wanted=NO_SKIPS
+        SKIPPED, ((1000, "2"),), after="1", object_filter=NO_SKIPS
     ),
     "nothing left after filtering moves a place in a commit on to the end of the range": Case(
-        SKIPPED, ((1000, "2"),), after=f"1#{P}file3.json", wanted=NO_SKIPS
+        SKIPPED, ((1000, "2"),), after=f"1#{P}file3.json", object_filter=NO_SKIPS
     ),
     "nothing left after filtering leaves a place in the last commit where it is": Case(
-        SKIPPED, ((1000, f"2#{P}skip4.json"),), after=f"2#{P}skip4.json", wanted=NO_SKIPS
+        SKIPPED, ((1000, f"2#{P}skip4.json"),), after=f"2#{P}skip4.json", object_filter=NO_SKIPS
     ),
     "nothing left after filtering leaves the last commit where it is": Case(
-        SKIPPED, ((1000, "2"),), after="2", wanted=NO_SKIPS
+        SKIPPED, ((1000, "2"),), after="2", object_filter=NO_SKIPS
     ),
     "a first commit of unwanted objects is passed over": Case(
         (("1", P + "skip1.json", 100), ("1", P + "skip2.json", 100), ("2", P + "file4.json", 50)),
         ((1000, f"2#{P}file4.json"),),
-        wanted=NO_SKIPS,
+        object_filter=NO_SKIPS,
     ),
     "a commit of unwanted objects in the middle is passed over": Case(
         (
@@ -152,13 +154,13 @@ CASES = {
             ("2", P + "skip3.json", 50), ("3", P + "file4.json", 50),
         ),
         ((50, f"1#{P}file1.json"), (50, f"1#{P}file2.json"), (50, f"3#{P}file4.json")),
-        wanted=ONLY_FILES,
+        object_filter=ONLY_FILES,
     ),
     **{
         f"a load that is split at commit {at} goes on after it": Case(
             SPLIT,
             ((1000, f"1#{P}file2.json"), (50, f"3#{P}file4.json")),
-            wanted=ONLY_FILES,
+            object_filter=ONLY_FILES,
             ends={0: at},
         )
         for at in ("1", "2")
@@ -166,7 +168,7 @@ CASES = {
     "a load that is split at its last commit is one batch": Case(
         SPLIT,
         ((1000, f"3#{P}file5.json"), (50, f"3#{P}file5.json")),
-        wanted=ONLY_FILES,
+        object_filter=ONLY_FILES,
         ends={0: "3"},
     ),
     "the rest of a commit is read though a later one rewrote one of its objects": Case(
@@ -201,10 +203,10 @@ CASES = {
     "the last object of the last commit stays the place": Case(
         EIGHT, ((350, f"3#{P}file8.json"),), after=f"3#{P}file8.json", read=()
     ),
-    "the last object of a commit gives way to an end after it": Case(
+    "an end after the last object of a commit replaces its position": Case(
         EIGHT, ((350, "4"),), after=f"3#{P}file8.json", until="4", read=()
     ),
-    "an end before the place never takes it back": Case(
+    "an end before the position never moves it back": Case(
         EIGHT, ((350, "4"),), after="4", until="3", read=()
     ),
     "objects of other kinds do not count": Case(
@@ -214,25 +216,25 @@ CASES = {
             ("1", P + "file10007.json", 200),
         ),
         ((250, f"1#{P}file10006.json"), (250, f"1#{P}file10007.json")),
-        wanted=ObjectFilter(SelectionSettings(), (".json",)),
+        object_filter=ObjectFilter(SelectionSettings(), (".json",)),
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_batches_end_where_they_should(case: Case) -> None:
-    found = run(case)
-    assert [str(each.position) for each in found] == [end for _, end in case.batches]
+    selections = run(case)
+    assert [str(selection.position) for selection in selections] == [end for _, end in case.batches]
     if case.read is not None:
-        assert tuple(item.path for item in found[-1].objects) == case.read
+        assert tuple(item.path for item in selections[-1].objects) == case.read
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_no_batch_goes_back_and_no_object_is_read_twice(case: Case) -> None:
-    found = run(case)
-    read = [item for each in found for item in each.objects]
+    selections = run(case)
+    read = [item for selection in selections for item in selection.objects]
     assert len({(item.bucket, item.path) for item in read}) == len(read)
-    ends = [each.position for each in found]
+    ends = [selection.position for selection in selections]
     for before, after in pairwise(ends):
         assert before is not None
         assert after is not None
@@ -270,7 +272,7 @@ def test_without_any_commit_there_is_no_place() -> None:
     assert select([], after=None, until=None, max_files=1) == Selection()
 
 
-def test_a_page_that_may_have_been_cut_gives_whole_places_only() -> None:
+def test_a_page_that_may_have_been_cut_has_complete_positions_only() -> None:
     a = [CloudObject("1", bucket, "a", "a", 1) for bucket in "xy"]
     b = CloudObject("1", "x", "b", "b", 1)
     assert complete_positions([*a, b], 4) == [*a, b]
@@ -300,7 +302,7 @@ FILTERS = {
 @pytest.mark.parametrize(
     ("settings", "extensions", "key", "size", "path"), FILTERS.values(), ids=list(FILTERS)
 )
-def test_which_keys_are_wanted(
+def test_which_keys_are_selected(
     settings: SelectionSettings,
     extensions: tuple[str, ...],
     key: str,
@@ -317,6 +319,6 @@ def test_keys_that_are_not_encoded_stay_as_they_are() -> None:
 def test_missing_objects_leave_the_place_where_it_is() -> None:
     events = [CloudObject("1", "lake", key, key, 1) for key in "ab"]
     chosen = select(events, after=None, until="1", max_files=10)
-    left = chosen.without([events[1]])
-    assert left.objects == (events[0],)
-    assert (left.position, left.missing) == (chosen.position, 1)
+    remaining = chosen.without([events[1]])
+    assert remaining.objects == (events[0],)
+    assert (remaining.position, remaining.missing) == (chosen.position, 1)

@@ -80,8 +80,8 @@ def test_commits_are_chosen_by_completion(
     place = (
         None if after is None else ObjectPosition(commits[after[0]].completed_at or "", after[1])
     )
-    found = runner(table, place, settings).get_metadata()
-    assert list(found.instants) == [commits[number] for number in expected]
+    metadata = runner(table, place, settings).get_metadata()
+    assert list(metadata.instants) == [commits[number] for number in expected]
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ def test_a_load_is_split_and_what_follows_is_not(point: int) -> None:
     table, commits = events_table()
     splitter = EndsAt(commits[point].completed_at or "")
     load = replace(runner(table, None, EventTableSettings()), splitter=splitter)
-    found = load.get_metadata()
-    assert list(found.instants) == commits[: point + 1]
-    assert found.checkpoint == splitter.end
-    rest = replace(load, after=ObjectPosition(found.checkpoint or "")).get_metadata()
+    metadata = load.get_metadata()
+    assert list(metadata.instants) == commits[: point + 1]
+    assert metadata.checkpoint == splitter.end
+    rest = replace(load, after=ObjectPosition(metadata.checkpoint or "")).get_metadata()
     assert list(rest.instants) == commits[point + 1 :]
 
 
@@ -117,9 +117,9 @@ def test_a_load_is_split_by_the_options_of_a_table_as_a_source() -> None:
 def test_a_load_of_a_table_that_merges_on_read_is_a_range_and_no_snapshot() -> None:
     for kind, begin in (("COPY_ON_WRITE", EARLIEST), ("MERGE_ON_READ", "0" * 17)):
         table, _ = events_table(kind)
-        found = runner(table, None, EventTableSettings()).get_metadata()
-        assert found.begin == begin
-        assert len(found.instants) == 3
+        metadata = runner(table, None, EventTableSettings()).get_metadata()
+        assert metadata.begin == begin
+        assert len(metadata.instants) == 3
 
 
 def test_an_events_table_without_commits_yields_no_batch() -> None:
@@ -143,21 +143,21 @@ EVENTS = st.builds(
 
 @given(
     commits=st.lists(st.lists(EVENTS, max_size=6), min_size=1, max_size=6),
-    seen=st.lists(st.integers(0, 2), min_size=1),
+    new_commits=st.lists(st.integers(0, 2), min_size=1),
     files=st.integers(1, 4),
     size=st.none() | st.integers(1, 300),
 )
 def test_a_chain_of_batches_reads_every_object_after_its_newest_event(
-    commits: list[list[CloudObject]], seen: list[int], files: int, size: int | None
+    commits: list[list[CloudObject]], new_commits: list[int], files: int, size: int | None
 ) -> None:
-    """Commits appear between batches, as `seen` says; in the end there are no more."""
+    """Commits appear between batches, as `new_commits` says; in the end there are no more."""
     named = [
         [CloudObject(str(n), e.bucket, e.key, e.key, e.size, e.time) for e in commit]
         for n, commit in enumerate(commits, 1)
     ]
     there, place = 1, None
     last_read: dict[tuple[str, str], int] = {}
-    steps = iter(seen)
+    steps = iter(new_commits)
     while True:
         events = [event for commit in named[:there] for event in commit]
         chosen = select(events, after=place, until=str(there), max_files=files, max_bytes=size)

@@ -1,4 +1,4 @@
-"""Copies of objects on this machine: for their user alone, and gone once their process is."""
+"""Copies of objects on this machine: for their user alone, deleted once their process has ended."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def mode(path: Path) -> int:
 
 
 def made_long_ago(path: Path) -> int:
-    """Nothing looks older than all times; gives a time that is more than a day later."""
+    """Nothing looks older than all times; returns a time that is more than a day later."""
     os.utime(path, (1000, 1000))
     return 1000 * 1000 + DAY_MS + 1
 
@@ -53,35 +53,37 @@ def test_copies_are_for_their_user_alone(temporary: Path, tmp_path: Path) -> Non
     )
     before = os.umask(0o022)
     try:
-        (done,) = prepare(what, [(0, CloudObject("", "lake", "a.json", "a.json", 2))], WriteToken())  # type: ignore[misc]
+        (result,) = prepare(  # type: ignore[misc]
+            what, [(0, CloudObject("", "lake", "a.json", "a.json", 2))], WriteToken()
+        )
         (tmp_path / "other").touch()
     finally:
         os.umask(before)
-    assert isinstance(done, Prepared)
-    assert done.copy is not None
+    assert isinstance(result, Prepared)
+    assert result.copy is not None
     assert mode(Path(folder.address)) == 0o700
-    assert mode(Path(folder.address) / done.copy) == 0o600
+    assert mode(Path(folder.address) / result.copy) == 0o600
     assert mode(tmp_path / "other") == 0o644
     folder.remove()
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_swept(temporary: Path) -> None:
+def test_copies_of_a_killed_process_are_deleted(temporary: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        left = Path(process.stdout.readline().strip())
-        assert left.parent == temporary
-        (left / "copy").write_bytes(b"rows")
-        later = made_long_ago(left)
+        orphan = Path(process.stdout.readline().strip())
+        assert orphan.parent == temporary
+        (orphan / "copy").write_bytes(b"rows")
+        later = made_long_ago(orphan)
         private_folder(later).remove()
-        assert left.exists(), "its process still runs"
+        assert orphan.exists(), "its process still runs"
         process.send_signal(signal.SIGKILL)
-    private_folder(made_long_ago(left) - 2).remove()
-    assert left.exists(), "it is not a day old"
+    private_folder(made_long_ago(orphan) - 2).remove()
+    assert orphan.exists(), "it is not a day old"
     private_folder(later).remove()
-    assert not left.exists()
+    assert not orphan.exists()
 
 
 def test_folders_of_others_stay(temporary: Path, tmp_path: Path) -> None:

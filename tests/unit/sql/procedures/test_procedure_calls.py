@@ -66,9 +66,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("call", "says"), REFUSED.values(), ids=list(REFUSED))
-def test_wrong_arguments_are_refused_by_name(call: Call, says: str) -> None:
-    with pytest.raises(InvalidError, match=says):
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=list(REFUSED))
+def test_wrong_arguments_are_refused_by_name(call: Call, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
         bound_arguments(call, PARAMETERS)
 
 

@@ -68,8 +68,8 @@ HUDI = {
 
 @pytest.mark.parametrize("name", HUDI)
 def test_parameters_come_in_the_order_of_hudi(name: str) -> None:
-    wanted = HUDI[name].split()
-    assert [p.name for p in PROCEDURES[name].parameters][: len(wanted)] == wanted
+    expected = HUDI[name].split()
+    assert [p.name for p in PROCEDURES[name].parameters][: len(expected)] == expected
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -79,7 +79,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("procedure", PROCEDURES.values(), ids=list(PROCEDURES))
-def test_each_can_be_described(procedure: Procedure) -> None:
+def test_every_procedure_can_be_described(procedure: Procedure) -> None:
     rows = describe(procedure)
     assert rows[0][:2] == ("procedure", procedure.name)
     assert rows[-1][1] == example(procedure)
