@@ -55,10 +55,10 @@ def values(kind: Any, **fixed: Any) -> st.SearchStrategy[Any]:
     """Any value of a dataclass, field by field from its annotations."""
     hints = typing.get_type_hints(kind)
     parts = {
-        each.name: st.just(fixed[each.name])
-        if each.name in fixed
-        else _field(hints[each.name], 31 if each.name in INT_FIELDS else 63)
-        for each in fields(kind)
+        attribute.name: st.just(fixed[attribute.name])
+        if attribute.name in fixed
+        else _field(hints[attribute.name], 31 if attribute.name in INT_FIELDS else 63)
+        for attribute in fields(kind)
     }
     return st.builds(kind, **parts)
 
@@ -76,7 +76,7 @@ def _field(hint: Any, bits: int) -> st.SearchStrategy[Any]:
     if origin is Mapping:
         return st.dictionaries(TEXT, _field(arguments[1], bits), max_size=3)
     assert origin in (types.UnionType, typing.Union), hint
-    return st.one_of([_field(each, bits) for each in arguments])
+    return st.one_of([_field(argument, bits) for argument in arguments])
 
 
 ROUND_TRIPS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Any]] = {
@@ -278,7 +278,9 @@ def damages(draw: st.DrawFn, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("data", "parse"), SAMPLES.values(), ids=list(SAMPLES))
-def test_damage_gives_a_value_or_a_named_error(data: bytes, parse: Callable[[bytes], Any]) -> None:
+def test_damaged_metadata_is_a_value_or_a_named_error(
+    data: bytes, parse: Callable[[bytes], Any]
+) -> None:
     @settings(max_examples=150, deadline=2_000)
     @given(damages(data) | st.binary(max_size=64))
     def is_no_surprise(hurt: bytes) -> None:
