@@ -115,7 +115,7 @@ class Process:
 
     @property
     def journal(self) -> list[dict[str, Any]]:
-        """What it said it did."""
+        """What it reported."""
         return _lines(self.journal_file)
 
     @property

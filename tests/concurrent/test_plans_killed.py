@@ -102,7 +102,7 @@ def play(
         for number in live:
             processes[number].kill()
     assert not errors(), f"seed {seed}"
-    put_right(table)
+    recover(table)
     look(table, processes, seed)
 
 
@@ -128,8 +128,8 @@ def look(table: WrittenTable, processes: list[Process], seed: int) -> None:
     assert not behind, f"seed {seed}: {behind}"
 
 
-def put_right(table: WrittenTable) -> None:
-    """What the next processes do once the dead are known to be dead."""
+def recover(table: WrittenTable) -> None:
+    """What the next processes do once the heartbeats of the dead have expired."""
     services = table.services()
     services.run("clean")
     for instant in load_snapshot(table.storage).timeline.pending(*REWRITES, Action.CLEAN):

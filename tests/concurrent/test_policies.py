@@ -52,10 +52,10 @@ def test_a_killed_process_leaves_the_old_policies_or_the_new(
         lines = chance.randrange(1, 20)
         wait_until(lambda: len(process.journal) >= lines, lambda: process.errors)  # noqa: B023
         process.kill()
-        said = {line["saved"] for line in process.journal}
+        reported = {line["saved"] for line in process.journal}
         added = set(specs(table)) - set(before)
-        assert added >= said, f"seed {seed}"
-        assert len(added) <= len(said) + 1, f"seed {seed}"
+        assert added >= reported, f"seed {seed}"
+        assert len(added) <= len(reported) + 1, f"seed {seed}"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             TableTtl.for_table(table.storage, OPTIONS).save(

@@ -309,7 +309,7 @@ def test_conflicting_writes_fail_or_both_commit_by_mode() -> None:
         (1, "complete", 0, 0),
         (0, "complete", 0, 0),
     ]
-    last = 1  # which comes by in the end
+    last = 1  # the write of `Interleaving.end`
     assert len(run_steps(Concurrency.OPTIMISTIC, steps).committed) == 1 + last
     assert len(run_steps(Concurrency.NON_BLOCKING, steps).committed) == 2 + last
 

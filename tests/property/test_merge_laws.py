@@ -1,4 +1,4 @@
-"""The merge on columns against the rules said row by row."""
+"""The merge on columns against the rules applied row by row."""
 
 from __future__ import annotations
 

@@ -259,22 +259,22 @@ SAMPLES: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
 @st.composite
 def damages(draw: st.DrawFn, data: bytes) -> bytes:
     """`data` after a few accidents; half of them behind the header, where the record is."""
-    hurt = bytearray(data)
+    damaged = bytearray(data)
     for _ in range(draw(st.integers(1, 3))):
-        last = max(len(hurt) - 1, 0)
+        last = max(len(damaged) - 1, 0)
         first = draw(st.sampled_from([0, last * 3 // 4]))
         start = draw(st.integers(first, last))
-        end = draw(st.integers(start, min(start + 8, len(hurt))))
+        end = draw(st.integers(start, min(start + 8, len(damaged))))
         match draw(st.sampled_from(["bit", "bytes", "cut", "drop"])):
-            case "bit" if hurt:
-                hurt[start] ^= 1 << draw(st.integers(0, 7))
+            case "bit" if damaged:
+                damaged[start] ^= 1 << draw(st.integers(0, 7))
             case "bytes":
-                hurt[start:end] = draw(st.binary(max_size=12))
+                damaged[start:end] = draw(st.binary(max_size=12))
             case "cut":
-                del hurt[start:]
+                del damaged[start:]
             case _:
-                del hurt[start:end]
-    return bytes(hurt)
+                del damaged[start:end]
+    return bytes(damaged)
 
 
 @pytest.mark.parametrize(("data", "parse"), SAMPLES.values(), ids=list(SAMPLES))
@@ -283,11 +283,11 @@ def test_damaged_metadata_is_a_value_or_a_named_error(
 ) -> None:
     @settings(max_examples=150, deadline=2_000)
     @given(damages(data) | st.binary(max_size=64))
-    def is_no_surprise(hurt: bytes) -> None:
+    def parses_or_fails(damaged: bytes) -> None:
         try:
-            value = parse(hurt)
+            value = parse(damaged)
         except (CorruptError, UnsupportedError):
             return
         assert value is not None
 
-    is_no_surprise()
+    parses_or_fails()

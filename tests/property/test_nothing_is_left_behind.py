@@ -90,7 +90,7 @@ def test_every_log_file_is_compacted_once_nothing_filters(
     before = [record for record in table.rows() if record["day"] != ELSEWHERE]
     execute_pending(table)
     for number in range(3):
-        # A compaction becomes due by a write, which is to another partition.
+        # A write to another partition triggers the compaction.
         table.upsert([row("k", 100 + number, "tick", ELSEWHERE)])
         table.services(AT_ONCE).run("compaction")
     snapshot = load_snapshot(table.storage)

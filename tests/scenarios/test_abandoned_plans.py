@@ -34,7 +34,7 @@ MINUTE_MS = 60_000
 
 @dataclass(frozen=True)
 class Case:
-    """A plan when a clean comes by: of which kind, how old, begun or not, alive or not."""
+    """A plan when a clean runs: its kind and age, whether it was begun, and whether it is alive."""
 
     rolled_back: bool
     plan: Mapping[str, str] = field(default_factory=lambda: CANCELLABLE_PLAN)

@@ -164,7 +164,7 @@ def assert_one_plan_for_a_group(fixture: PlanFixture) -> None:
 
 
 def assert_no_cancelled_file_is_visible(fixture: PlanFixture) -> None:
-    """Files of instants that a completed rollback removed are gone."""
+    """No file of an instant that a completed rollback removed is left."""
     rolled_back = {r.target.requested_at for r in fixture.rollbacks() if r.instant.is_completed}
     assert [path for at in rolled_back for path in fixture.files_of(at)] == []
 

@@ -165,7 +165,7 @@ def test_two_kinds_of_write_never_share_a_time() -> None:
     assert commit.instant in times
 
 
-def test_rows_put_aside_that_are_gone_are_a_conflict() -> None:
+def test_a_write_whose_spilled_rows_a_rollback_deleted_is_a_conflict() -> None:
     world = StalledWriters({**SEVERAL, "lakewright.write.hand.on.bytes": "0"})
     days = ("2026-01-02", "2026-01-03")
     world.writer().upsert([row(day, day=day) for day in days])

@@ -21,7 +21,7 @@ SETTINGS = HeartbeatSettings()
 
 
 def died_after_commit() -> tuple[TransactionFixture, Instant, list[str]]:
-    """A table whose writer died before it took its markers away, and the files of the commit.
+    """A table whose writer died before it deleted its markers, and the files of the commit.
 
     A task that the driver had given up wrote another file before the commit completed.
     """

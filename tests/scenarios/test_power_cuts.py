@@ -139,7 +139,7 @@ def restore(table: WrittenTable) -> object:
 
 @dataclass(frozen=True)
 class Operation:
-    """What is done to a table, and made ready for it.
+    """An operation on a table, and what it needs beforehand.
 
     A service that was interrupted is run `again`, and so is what only its user can go on with.
     `between` are the states that readers may see on the way.
@@ -224,7 +224,7 @@ def at(folder: Path, files: Mapping[str, bytes], **storage: object) -> WrittenTa
 
 @dataclass
 class RecordedOperation:
-    """An operation that was recorded, and what may be found if the power fails in it."""
+    """A recorded operation, and the states that a power cut during it may leave."""
 
     operation: Operation
     disk: RecordedDisk
@@ -244,7 +244,7 @@ class RecordedOperation:
         return cls(operation, disk, [old, new, *operation.between(kind)], new)
 
     def cuts(self, more: int) -> Iterator[PowerCut]:
-        """What can be found, each once; those after the end first."""
+        """The states that a power cut may leave, each once; those after the end first."""
         chance = random.Random(19)
         hashes: set[int] = set()
         for calls in range(len(self.disk), -1, -1):
@@ -330,7 +330,7 @@ def test_a_marker_that_is_lost_does_not_keep_its_file_in_the_table(kind: str, fo
 
 
 def unmarked(disk: RecordedDisk, calls: int) -> list[dict[str, bytes]]:
-    """What may be found where one marker of a pending write is missing, and another is there."""
+    """The files where one marker of a pending write is missing, and another is there."""
     cut = disk.after(calls)
     outcomes = []
     for number in range(cut.unsynced_count):

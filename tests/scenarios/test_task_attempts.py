@@ -107,7 +107,7 @@ class TwoAttempts(LocalEngine):
 
 @dataclass(frozen=True)
 class Case:
-    """A table, what is done to it, and whether the driver aborts."""
+    """A table, an operation on it, and whether the driver aborts."""
 
     table_type: str
     operation: Operation
@@ -194,7 +194,7 @@ def test_rows_are_exact_whatever_call_an_attempt_dies_at(case: Case) -> None:
         assert table.rows() == sorted(later.values(), key=str), name
         assert list(table.storage.list_tree(".hoodie/.temp")) == [], name
         assert examine(table.storage, table.clock).is_healthy, name
-    # The all_interruptions show something only if some attempt has left a file.
+    # The interruptions prove something only if some attempt has left a file.
     assert appeared
 
 
@@ -295,7 +295,7 @@ def later(table: WrittenTable) -> ManualClock:
 
 
 def unlisted(storage: Storage) -> list[str]:
-    """Data files that no commit lists, of completed writes and of those that are gone."""
+    """Data files that no commit lists, of completed writes and of writes not on the timeline."""
     snapshot = load_snapshot(storage)
     writes: dict[str, Instant] = {i.requested_at: i for i in snapshot.archived}
     writes |= {i.requested_at: i for i in snapshot.timeline.completed_writes}
