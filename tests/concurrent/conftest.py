@@ -11,8 +11,8 @@ from lakewright.testing.s3 import S3Server, moto_server
 @pytest.fixture(scope="session")
 def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
     """Processes that write."""
-    with mustered(tmp_path_factory.mktemp("journals")) as found:
-        yield found
+    with mustered(tmp_path_factory.mktemp("journals")) as writers:
+        yield writers
 
 
 @pytest.fixture(scope="session")

@@ -74,7 +74,7 @@ class Traces:
 
 @dataclass
 class Process:
-    """One writer at work, or what is left of it."""
+    """One writer process, running or ended."""
 
     crew: Crew
     pid: int
@@ -115,7 +115,7 @@ class Process:
 
     @property
     def journal(self) -> list[dict[str, Any]]:
-        """What it said it did."""
+        """What it reported."""
         return _lines(self.journal_file)
 
     @property
@@ -131,7 +131,7 @@ class Process:
 
     @property
     def errors(self) -> list[str]:
-        return [f"{line['error']}: {line['told']}" for line in self.journal if "error" in line]
+        return [f"{line['error']}: {line['message']}" for line in self.journal if "error" in line]
 
 
 @dataclass
@@ -153,8 +153,8 @@ class Crew:
         calls: Path | None = None,
     ) -> Process:
         """A process that takes these steps, with the options of a write; `client`: of storage."""
-        told = (fate.as_json() if fate else {}) | ({"calls": str(calls)} if calls else {})
-        job = {"steps": [step.as_json() for step in steps], "fate": told}
+        faults = (fate.as_json() if fate else {}) | ({"calls": str(calls)} if calls else {})
+        job = {"steps": [step.as_json() for step in steps], "fate": faults}
         return self._start(storage, options, client, job)
 
     def start_role(
@@ -281,14 +281,14 @@ def assert_well_formed(storage: Storage) -> None:
 
 def assert_no_orphans(storage: Storage) -> None:
     """The data files are those that completed writes list, no more and no fewer."""
-    found, listed = _data_files(storage)
-    assert found == listed
+    files, listed = _data_files(storage)
+    assert files == listed
 
 
 def assert_nothing_strange(storage: Storage) -> None:
     """Every data file is listed by a completed write; a clean may have deleted others."""
-    found, listed = _data_files(storage)
-    assert not set(found) - set(listed)
+    files, listed = _data_files(storage)
+    assert not set(files) - set(listed)
 
 
 def _data_files(storage: Storage) -> tuple[list[str], list[str]]:

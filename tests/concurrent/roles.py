@@ -48,8 +48,8 @@ class Role:
                 self.note({"failed": f"{type(error).__name__}: {error}"})
 
     def _writer(self, **more: str) -> WriteClient:
-        told = {key: value for key, value in self.options.items() if key != SERVICES}
-        made = WriteClient.create(self.storage, {**told, **more}, self.clock)
+        options = {key: value for key, value in self.options.items() if key != SERVICES}
+        made = WriteClient.create(self.storage, {**options, **more}, self.clock)
         return replace(made, engine=LocalEngine)
 
     def ingest(self) -> None:
@@ -63,10 +63,10 @@ class Role:
 
     def plan(self) -> None:
         """Schedule a service, of one kind or the other."""
-        told = {CANCELLABLE: self.chance.choice(("true", "false"))}
+        options = {CANCELLABLE: self.chance.choice(("true", "false"))}
         name = self.chance.choice(self.options[SERVICES].split(","))
-        found = self._writer(**told).services.schedule(name)
-        self.note({"planned": str(found), "cancellable": told[CANCELLABLE]})
+        outcome = self._writer(**options).services.schedule(name)
+        self.note({"planned": str(outcome), "cancellable": options[CANCELLABLE]})
         self.clock.sleep(self.chance.uniform(0, 0.3))
 
     def execute(self) -> None:
@@ -76,13 +76,13 @@ class Role:
             self.clock.sleep(0.05)
             return
         chosen: Instant = self.chance.choice(waiting)
-        done = self._writer().services.execute(chosen.requested_at)
-        self.note({"executed": done.instant, "completed_at": done.completed_at})
+        commit = self._writer().services.execute(chosen.requested_at)
+        self.note({"executed": commit.instant, "completed_at": commit.completed_at})
 
     def clean(self) -> None:
         """Clean, and with it roll back plans without an executor."""
-        done = self._writer().services.run("clean")
-        self.note({"cleaned": str(done)[:200]})
+        outcome = self._writer().services.run("clean")
+        self.note({"cleaned": str(outcome)[:200]})
         self.clock.sleep(self.chance.uniform(0, 0.5))
 
     def cancel(self) -> None:

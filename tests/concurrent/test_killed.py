@@ -58,8 +58,8 @@ each_mode = pytest.mark.parametrize("options", MODES.values(), ids=list(MODES))
 
 
 @dataclass(frozen=True)
-class Scene:
-    """A table that a process is to be killed on, again and again, each time on a copy."""
+class Scenario:
+    """A table of which each killed process gets a copy."""
 
     crew: Crew
     folder: Path
@@ -84,11 +84,11 @@ class Scene:
 
 
 @pytest.fixture
-def scene(crew: Crew, tmp_path: Path, kind: str, options: dict[str, str]) -> Scene:
+def scenario(crew: Crew, tmp_path: Path, kind: str, options: dict[str, str]) -> Scenario:
     start = WrittenTable(LocalStorage(f"{tmp_path}/start"), SystemClock(), options).create(kind)
     start.upsert(FIRST)
     start.upsert(SECOND)
-    return Scene(crew, tmp_path, options)
+    return Scenario(crew, tmp_path, options)
 
 
 def assert_repaired(table: WrittenTable, expected: list[Row]) -> None:
@@ -99,35 +99,35 @@ def assert_repaired(table: WrittenTable, expected: list[Row]) -> None:
     assert table.rows() == sorted([*expected, AFTER], key=str)
     assert_no_orphans(table.storage)
     assert_well_formed(table.storage)
-    # Who died right after completing may have left its markers, which mean nothing any more.
+    # A writer that died right after completing may have left its markers, which have no meaning.
     sweep_markers(table.storage)
     completed = {i.requested_at for i in load_snapshot(table.storage).timeline.completed_writes}
-    left = {file.path.split("/")[2] for file in table.storage.list_tree(".hoodie/.temp")}
-    assert left <= completed
+    marked = {file.path.split("/")[2] for file in table.storage.list_tree(".hoodie/.temp")}
+    assert marked <= completed
     assert not table.storage.exists(".hoodie/lock")
 
 
 @each_mode
 @each_kind
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_writer_killed_at_any_call_to_storage(scene: Scene, *, after: bool) -> None:
-    old = scene.table("old").rows()
-    complete = scene.table("complete")
+def test_a_writer_killed_at_any_call_to_storage(scenario: Scenario, *, after: bool) -> None:
+    old = scenario.table("old").rows()
+    complete = scenario.table("complete")
     complete.upsert(CHANGED)
     new = complete.rows()
-    calls = scene.calls()
+    calls = scenario.calls()
     step = sized(16, soak=1)
     # The calls that one of these tests leaves out, another takes.
-    first = (2 * after + (scene.options is SEVERAL)) * step // 4
-    seen = []
+    first = (2 * after + (scenario.options is SEVERAL)) * step // 4
+    reads = []
     for nth in range(first, calls, step):
-        table = scene.table(f"killed-{nth}")
-        assert scene.run(table, Fate("SIGKILL", nth, after=after)) == "SIGKILL"
-        found = table.rows()
-        assert found in (old, new)
-        seen.append(found)
-        assert_repaired(table, found)
-    assert seen[0] == old
+        table = scenario.table(f"killed-{nth}")
+        assert scenario.run(table, Fate("SIGKILL", nth, after=after)) == "SIGKILL"
+        rows = table.rows()
+        assert rows in (old, new)
+        reads.append(rows)
+        assert_repaired(table, rows)
+    assert reads[0] == old
 
 
 LOCKED = {
@@ -139,10 +139,10 @@ LOCKED = {
 @pytest.mark.parametrize("options", [SEVERAL], ids=["several writers"])
 @pytest.mark.parametrize("call", LOCKED.values(), ids=list(LOCKED))
 @each_kind
-def test_a_writer_killed_while_it_holds_the_lock(scene: Scene, call: str) -> None:
-    table = scene.table("killed")
+def test_a_writer_killed_while_it_holds_the_lock(scenario: Scenario, call: str) -> None:
+    table = scenario.table("killed")
     before = table.rows()
-    assert scene.run(table, Fate("SIGKILL", pattern=call)) == "SIGKILL"
+    assert scenario.run(table, Fate("SIGKILL", pattern=call)) == "SIGKILL"
     holder = table.storage.read(".hoodie/lock").decode()
     with pytest.raises(UnavailableError, match="not free in time") as refused:
         table.upsert([AFTER], NO_EXPIRY)
@@ -167,11 +167,14 @@ def test_a_writer_killed_at_any_time_loses_nothing_that_it_reported(
         victim = crew.start(storage, steps, options)
         victim.wait_for_commits(3 + life % 3)
         victim.kill()
-        told = len(victim.commits)
-        done = [name for name in steps_on(storage) if name.startswith(f"{life}-")]
+        reported = len(victim.commits)
+        completed = [name for name in steps_on(storage) if name.startswith(f"{life}-")]
         # The last one may have completed and not been written down.
-        assert done in ([step.name for step in steps[:told]], [s.name for s in steps[: told + 1]])
-        for step in steps[: len(done)]:
+        assert completed in (
+            [step.name for step in steps[:reported]],
+            [s.name for s in steps[: reported + 1]],
+        )
+        for step in steps[: len(completed)]:
             model.take(step)
         assert table.rows() == model.rows
     assert_repaired(table, model.rows)
@@ -190,10 +193,10 @@ def test_the_others_go_on_when_some_are_killed(crew: Crew, tmp_path: Path, kind:
         victim.wait_for_commits(3)
         victim.kill()
     assert [process.wait() for process in processes[2:]] == ["done", "done"]
-    told = {line["step"] for process in processes for line in process.commits}
-    done = steps_on(storage)
-    assert told <= done.keys()
-    assert done.keys() - told <= {
+    reported = {line["step"] for process in processes for line in process.commits}
+    completed = steps_on(storage)
+    assert reported <= completed.keys()
+    assert completed.keys() - reported <= {
         plans[n][len(p.commits)].name for n, p in enumerate(processes[:2])
     }
     assert table.rows() == rows_after(storage, plans)
@@ -211,8 +214,8 @@ def plan_of(process: int, commits: int) -> list[Step]:
 
 
 def rows_after(storage: Storage, plans: list[list[Step]]) -> list[Row]:
-    known = {step.name: step for plan in plans for step in plan}
+    by_name = {step.name: step for plan in plans for step in plan}
     model = Model()
     for name in steps_on(storage):
-        model.take(known[name])
+        model.take(by_name[name])
     return model.rows

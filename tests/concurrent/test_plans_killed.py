@@ -43,7 +43,7 @@ KINDS = {
     "merge on read": ("MERGE_ON_READ", "compaction,logcompaction,clustering"),
 }
 ROLES = ("ingest", "ingest", "plan", "execute", "execute", "clean", "cancel")
-# How much the processes have done between two deaths, in lines of their journals.
+# The lines that the processes add to their journals between two deaths.
 LIFE = (1, 25)
 HAPPENS = ("wrote", "planned", "executed", "cleaned", "cancelled")
 
@@ -79,31 +79,31 @@ def play(
     def started(role: str) -> Process:
         return crew.start_role(storage, role, options, seed=chance.randrange(2**32), client=client)
 
-    everybody = [started(role) for role in ROLES]
-    living = list(range(len(ROLES)))
+    processes = [started(role) for role in ROLES]
+    live = list(range(len(ROLES)))
 
-    def watched(happened: Callable[[list[dict[str, Any]]], bool]) -> bool:
-        look(table, everybody, seed)
-        return happened(lines_of(everybody))
+    def watched(condition: Callable[[list[dict[str, Any]]], bool]) -> bool:
+        look(table, processes, seed)
+        return condition(lines_of(processes))
 
     def errors() -> list[str]:
-        return [error for process in everybody for error in process.errors]
+        return [error for process in processes for error in process.errors]
 
     try:
         for _ in range(deaths):
-            enough = len(lines_of(everybody)) + chance.randint(*LIFE)
+            enough = len(lines_of(processes)) + chance.randint(*LIFE)
             wait_until(partial(watched, lambda lines: len(lines) >= enough), errors)  # noqa: B023
             role = chance.randrange(len(ROLES))
-            everybody[living[role]].kill()
-            living[role] = len(everybody)
-            everybody.append(started(ROLES[role]))
+            processes[live[role]].kill()
+            live[role] = len(processes)
+            processes.append(started(ROLES[role]))
         wait_until(partial(watched, something_of_everything), errors)
     finally:
-        for number in living:
-            everybody[number].kill()
+        for number in live:
+            processes[number].kill()
     assert not errors(), f"seed {seed}"
-    put_right(table)
-    look(table, everybody, seed)
+    recover(table)
+    look(table, processes, seed)
 
 
 def lines_of(processes: list[Process]) -> list[dict[str, Any]]:
@@ -116,20 +116,20 @@ def something_of_everything(lines: list[dict[str, Any]]) -> bool:
 
 
 def look(table: WrittenTable, processes: list[Process], seed: int) -> None:
-    """Each key once, and not older than what its writers had told before."""
-    told = {f"k{n}": 1 for n in range(KEYS)}
+    """Check that each key is there once, and not older than the version its writers reported."""
+    reported = {f"k{n}": 1 for n in range(KEYS)}
     for process in processes:
         for line in process.journal:
             if "wrote" in line:
-                told[line["wrote"]] = max(told[line["wrote"]], line["ts"])
-    found = [(each["id"], each["ts"]) for each in table.rows()]
-    assert len(found) == KEYS, f"seed {seed}: {found}"
-    behind = {key: (ts, told[key]) for key, ts in found if ts < told[key]}
+                reported[line["wrote"]] = max(reported[line["wrote"]], line["ts"])
+    versions = [(record["id"], record["ts"]) for record in table.rows()]
+    assert len(versions) == KEYS, f"seed {seed}: {versions}"
+    behind = {key: (ts, reported[key]) for key, ts in versions if ts < reported[key]}
     assert not behind, f"seed {seed}: {behind}"
 
 
-def put_right(table: WrittenTable) -> None:
-    """What the next processes do once the dead are known to be dead."""
+def recover(table: WrittenTable) -> None:
+    """What the next processes do once the heartbeats of the dead have expired."""
     services = table.services()
     services.run("clean")
     for instant in load_snapshot(table.storage).timeline.pending(*REWRITES, Action.CLEAN):

@@ -33,7 +33,7 @@ def table(tmp_path: Path) -> WrittenTable:
 
 def test_what_two_processes_save_at_once_is_all_there(crew: Crew, table: WrittenTable) -> None:
     saved = {name: [f"{name}{n}" for n in range(8)] for name in ("a", "b")}
-    processes = [crew.start_saving(table.storage, each, OPTIONS) for each in saved.values()]
+    processes = [crew.start_saving(table.storage, names, OPTIONS) for names in saved.values()]
     for process in processes:
         assert process.wait() == "done", process.errors
     assert specs(table) == sorted(saved["a"] + saved["b"])
@@ -52,13 +52,13 @@ def test_a_killed_process_leaves_the_old_policies_or_the_new(
         lines = chance.randrange(1, 20)
         wait_until(lambda: len(process.journal) >= lines, lambda: process.errors)  # noqa: B023
         process.kill()
-        said = {line["saved"] for line in process.journal}
-        found = set(specs(table)) - set(before)
-        assert found >= said, f"seed {seed}"
-        assert len(found) <= len(said) + 1, f"seed {seed}"
+        reported = {line["saved"] for line in process.journal}
+        added = set(specs(table)) - set(before)
+        assert added >= reported, f"seed {seed}"
+        assert len(added) <= len(reported) + 1, f"seed {seed}"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             TableTtl.for_table(table.storage, OPTIONS).save(
                 {"spec": "*", "units": "DAYS", "value": 9}
             )
-        assert set(specs(table)) == {*before, *found}
+        assert set(specs(table)) == {*before, *added}

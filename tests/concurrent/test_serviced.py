@@ -43,11 +43,11 @@ def plan_of(process: int, commits: int) -> list[Step]:
 
 
 def rows_after(storage: LocalStorage, plans: list[list[Step]]) -> list[dict[str, object]]:
-    known = {step.name: step for plan in plans for step in plan}
+    by_name = {step.name: step for plan in plans for step in plan}
     model = Model()
     for name in steps_on(storage):
-        if name in known:
-            model.take(known[name])
+        if name in by_name:
+            model.take(by_name[name])
     return model.rows
 
 
@@ -64,8 +64,8 @@ def test_writers_whose_services_follow(crew: Crew, tmp_path: Path, kind: str, ki
         victim.kill()
     ends = [process.wait() for process in processes[killed:]]
     assert ends == ["done"] * (4 - killed), errors_of(processes)
-    told = {line["step"] for process in processes for line in process.commits}
-    assert told <= steps_on(storage).keys()
+    reported = {line["step"] for process in processes for line in process.commits}
+    assert reported <= steps_on(storage).keys()
     assert table.rows() == rows_after(storage, plans)
     # The next writers complete or roll back what crashed processes left.
     for number in range(2):

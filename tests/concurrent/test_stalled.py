@@ -1,4 +1,4 @@
-"""Processes that stand still for long and then go on: whatever the others did stays done."""
+"""Processes that stall for long and then continue: the commits of the others stay."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ COMMIT = r"create .hoodie/timeline/\d+_\d+\.\w*commit"
 
 
 @dataclass(frozen=True)
-class Scene:
-    """A table that a process is to stall on, again and again, each time on a copy."""
+class Scenario:
+    """A table of which each stalled process gets a copy."""
 
     crew: Crew
     folder: Path
@@ -75,10 +75,10 @@ class Scene:
 
 
 @pytest.fixture
-def scene(crew: Crew, tmp_path: Path, kind: str) -> Scene:
+def scenario(crew: Crew, tmp_path: Path, kind: str) -> Scenario:
     storage = LocalStorage(f"{tmp_path}/start")
     WrittenTable(storage, SystemClock(), FILE_LOCK).create(kind).upsert(FIRST)
-    return Scene(crew, tmp_path)
+    return Scenario(crew, tmp_path)
 
 
 def assert_both_are_there(table: WrittenTable) -> None:
@@ -92,14 +92,16 @@ def assert_both_are_there(table: WrittenTable) -> None:
 
 @each_kind
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_process_that_stands_still_at_any_call_to_storage(scene: Scene, *, after: bool) -> None:
-    calls = scene.calls()
+def test_a_process_that_stands_still_at_any_call_to_storage(
+    scenario: Scenario, *, after: bool
+) -> None:
+    calls = scenario.calls()
     commit = next(n for n, call in enumerate(calls) if re.match(COMMIT, call))
     stride = sized(14, soak=1)
     moments = {*range(int(after) * stride // 2, len(calls), stride)} | {commit - int(after)}
     for nth in sorted(moments):
-        table = scene.table(f"stalled-{nth}")
-        process = scene.start(table, Fate("SIGSTOP", nth, after=after))
+        table = scenario.table(f"stalled-{nth}")
+        process = scenario.start(table, Fate("SIGSTOP", nth, after=after))
         assert process.wait() == "stopped"
         process.oversleep()
         table.upsert(THEIRS)

@@ -58,7 +58,7 @@ class Case:
     commits: int = COMMITS
 
     @property
-    def waits_for_nobody(self) -> bool:
+    def is_conflict_free(self) -> bool:
         return self.mode is NON_BLOCKING
 
 
@@ -103,16 +103,16 @@ def steps_of(process: int, case: Case) -> list[Step]:
             case 3:
                 steps.append(Step(name, [*alone, *together]))
             case _:
-                gone = [row(f"{own}-{number - 1}", ts, name, own), row(mine, ts, name, SHARED)]
-                steps.append(Step(name, gone, "DELETE"))
+                deleted = [row(f"{own}-{number - 1}", ts, name, own), row(mine, ts, name, SHARED)]
+                steps.append(Step(name, deleted, "DELETE"))
     return steps
 
 
 @pytest.fixture(params=CASES.values(), ids=list(CASES))
 def case(request: pytest.FixtureRequest) -> Case:
-    found = request.param
-    assert isinstance(found, Case)
-    return found
+    param = request.param
+    assert isinstance(param, Case)
+    return param
 
 
 def test_every_commit_of_every_process_is_in_the_table(
@@ -139,7 +139,7 @@ def test_every_commit_of_every_process_is_in_the_table(
     for process in processes:
         assert process.wait() == "done", process.errors
     assert_journals_and_timeline_agree(storage, processes, plans)
-    assert bool([p for p in processes if p.conflicts]) is not case.waits_for_nobody
+    assert bool([p for p in processes if p.conflicts]) is not case.is_conflict_free
     assert not [line for p in processes[1::2] for line in p.conflicts]
     assert table.rows() == rows_after(storage, case, plans)
     assert_well_formed(storage)
@@ -150,12 +150,12 @@ def test_every_commit_of_every_process_is_in_the_table(
 def assert_journals_and_timeline_agree(
     storage: Storage, processes: list[Process], plans: list[list[Step]]
 ) -> None:
-    told = {line["step"]: line for process in processes for line in process.commits}
-    assert sorted(told) == sorted(step.name for plan in plans for step in plan)
+    reported = {line["step"]: line for process in processes for line in process.commits}
+    assert sorted(reported) == sorted(step.name for plan in plans for step in plan)
     assert {
         name: (instant.requested_at, instant.completed_at)
         for name, instant in steps_on(storage).items()
-    } == {name: (line["instant"], line["completed_at"]) for name, line in told.items()}
+    } == {name: (line["instant"], line["completed_at"]) for name, line in reported.items()}
     on_timeline = {file.name[:17] for file in storage.list_files(".hoodie/timeline")}
     refused = {line["instant"] for process in processes for line in process.conflicts}
     assert not refused & on_timeline
@@ -163,8 +163,8 @@ def assert_journals_and_timeline_agree(
 
 def rows_after(storage: Storage, case: Case, plans: list[list[Step]]) -> list[dict[str, object]]:
     """The rows that the steps leave, taken in the order in which they completed."""
-    known = {step.name: step for plan in plans for step in plan}
+    by_name = {step.name: step for plan in plans for step in plan}
     model = Model(remembers_deletes=case.kind == "MERGE_ON_READ")
     for name in steps_on(storage):
-        model.take(known[name])
+        model.take(by_name[name])
     return model.rows

@@ -1,9 +1,9 @@
 """Writers that are processes of their own, which can be killed and stopped like any other.
 
 Started as a program, this reads requests from its input, a line of JSON each, and answers each with
-a line. `{"job": {...}}` forks a process that does the job, and gives its id; `{"wait": id}` gives
-how that process ended, or that it stopped. What takes long is done once: the imports, many of which
-come with the first write.
+a line. `{"job": {...}}` forks a process that does the job, and returns its id; `{"wait": id}`
+returns how that process ended, or that it stopped. The slow imports run once, many of them with the
+first write.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class FatefulStorage(_Wrapped):
     Heartbeats and locks are written to `traces` before they appear.
     """
 
-    __slots__ = ("_fate", "_left", "_lock", "_traces")
+    __slots__ = ("_fate", "_lock", "_remaining", "_traces")
 
     def __init__(self, inner: Storage, fate: Mapping[str, Any], traces: Path) -> None:
         super().__init__(inner)
         self._fate = fate
         self._traces = str(traces)
-        self._left = int(fate.get("nth", 0))
+        self._remaining = int(fate.get("nth", 0))
         self._lock = threading.Lock()
 
     def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
@@ -110,8 +110,8 @@ class FatefulStorage(_Wrapped):
         if "signal" not in self._fate or not re.search(self._fate["pattern"], call):
             return False
         with self._lock:
-            self._left -= 1
-            return self._left == -1
+            self._remaining -= 1
+            return self._remaining == -1
 
     def _strike(self) -> None:
         os.kill(os.getpid(), signal.Signals[self._fate["signal"]])
@@ -173,9 +173,9 @@ def _child(job: Mapping[str, Any]) -> None:
         do_job(job)
         status = 0
     except LakewrightError as error:
-        _append(job["journal"], {"error": type(error).__name__, "told": str(error)})
+        _append(job["journal"], {"error": type(error).__name__, "message": str(error)})
     except BaseException:
-        _append(job["journal"], {"error": "unforeseen", "told": traceback.format_exc()})
+        _append(job["journal"], {"error": "unforeseen", "message": traceback.format_exc()})
     finally:
         os._exit(status)
 

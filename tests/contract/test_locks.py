@@ -57,7 +57,7 @@ def test_a_lock_that_is_held_is_refused_to_others(new_lock: NewLock) -> None:
     assert refused.value.facts["holder"]
 
 
-def test_a_lock_that_was_given_back_is_free(new_lock: NewLock) -> None:
+def test_a_released_lock_is_free(new_lock: NewLock) -> None:
     first, second = new_lock(), new_lock()
     for lock in (first, second, first):
         with acquired(lock):
@@ -85,7 +85,7 @@ def test_only_the_holder_of_a_lock_verifies_it(new_lock: NewLock) -> None:
         lock.verify()
 
 
-def test_giving_back_what_one_does_not_hold_changes_nothing(new_lock: NewLock) -> None:
+def test_releasing_a_lock_that_is_not_held_changes_nothing(new_lock: NewLock) -> None:
     lock, refused = new_lock(), new_lock()
     refused.release()
     with acquired(lock):
@@ -98,7 +98,7 @@ def test_giving_back_what_one_does_not_hold_changes_nothing(new_lock: NewLock) -
     lock.release()
 
 
-def test_an_error_gives_the_lock_back(new_lock: NewLock) -> None:
+def test_an_error_releases_the_lock(new_lock: NewLock) -> None:
     with pytest.raises(ZeroDivisionError), acquired(new_lock()):
         raise ZeroDivisionError
     with acquired(new_lock()):
@@ -114,8 +114,8 @@ def test_tables_do_not_disturb_each_other(new_lock: NewLock, settings: LockSetti
 ALL = ("create", "read", "read_versioned", "replace_if", "status", "delete")
 
 
-@pytest.mark.parametrize("after_effect", [False, True], ids=["not done", "done unheard"])
-def test_a_storage_that_does_not_answer_is_asked_again(
+@pytest.mark.parametrize("after_effect", [False, True], ids=["without effect", "after effect"])
+def test_calls_that_storage_does_not_answer_are_retried(
     new_lock: NewLock, storage: UnreliableStorage, *, after_effect: bool
 ) -> None:
     lock = new_lock()

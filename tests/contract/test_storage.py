@@ -42,8 +42,8 @@ class TestS3Storage(VersionedStorageContract):
     def test_keys_are_what_other_clients_see(self, storage: ObjectStorage, moto: S3Server) -> None:
         for name in ODD_NAMES:
             storage.create(name, b"1")
-        seen = moto.client().list_objects_v2(Bucket="lake", Prefix=storage.location.prefix)
-        keys = {entry["Key"] for entry in seen["Contents"]}
+        listing = moto.client().list_objects_v2(Bucket="lake", Prefix=storage.location.prefix)
+        keys = {entry["Key"] for entry in listing["Contents"]}
         assert keys == {f"{storage.location.prefix}/{name}" for name in ODD_NAMES}
 
     def test_folders_that_hadoop_marks_are_no_files(

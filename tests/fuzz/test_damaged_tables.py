@@ -75,7 +75,7 @@ def test_damage_is_reported_or_harmless(
 ) -> None:
     """With checksum files no row is ever wrong; without them no error is ever foreign.
 
-    A flipped bit within a value of a bare file is one that the format gives no means to notice.
+    The format cannot detect a flipped bit within a value of a file without a checksum.
     """
     table = GoldenTables(tmp_path)[name]
     if not checked:
@@ -85,7 +85,7 @@ def test_damage_is_reported_or_harmless(
     assert expected[0] == sorted(queries(name)[0].rows or ())
     files = damageable(table)
     chance = random.Random(f"{name} {checked}")
-    told: list[LakewrightError] = []
+    errors: list[LakewrightError] = []
     for number in range(ROUNDS // 2):
         file, damage = chance.choice(files), chance.choice(DAMAGES)
         whole = file.read_bytes()
@@ -93,12 +93,12 @@ def test_damage_is_reported_or_harmless(
             continue
         file.write_bytes(damage(whole, chance))
         try:
-            found = rows(table)
+            read = rows(table)
         except LakewrightError as error:
-            told.append(error)
+            errors.append(error)
         else:
-            assert not checked or found == expected, f"{number}: {damage.__name__} of {file}"
+            assert not checked or read == expected, f"{number}: {damage.__name__} of {file}"
         finally:
             file.write_bytes(whole)
-    assert len(told) > ROUNDS // 20
-    assert [error for error in told if not error.facts] == []
+    assert len(errors) > ROUNDS // 20
+    assert [error for error in errors if not error.facts] == []

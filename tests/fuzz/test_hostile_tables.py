@@ -1,7 +1,7 @@
 """Tables whose names, links, plans and properties lead elsewhere: nothing outside is ever touched.
 
-A table stands in a folder beside another one, which holds files of the very same names, and a few
-files that are no table's. It is changed at random, then read, repaired, written to or maintained.
+A table is in a folder next to another one, which holds files of the same names, and a few files of
+no table. The table is changed at random, then read, repaired, written to or maintained.
 Whatever comes of that is an answer or an error of ours; all that stands around the table has the
 same names, bytes, rights and times as before.
 """
@@ -75,11 +75,11 @@ Facts = dict[str, tuple[object, ...]]
 
 
 @dataclass(frozen=True)
-class Scene:
-    """A table, and what stands around it; `kept` is how both looked at first."""
+class Sandbox:
+    """A table, and the files around it; `pristine` is a copy of the table before any change."""
 
     folder: Path
-    kept: Path
+    pristine: Path
     saved: str
     dead: str
     plan: str
@@ -96,11 +96,11 @@ class Scene:
     def restore(self) -> None:
         """Put the table back as it was; what is around it was never changed."""
         remove(self.table)
-        shutil.copytree(self.kept, self.table, symlinks=True)
+        shutil.copytree(self.pristine, self.table, symlinks=True)
 
     def around(self) -> Facts:
         """All there is but the table: names, kinds, rights, times, bytes and where links lead."""
-        found: Facts = {}
+        entries: Facts = {}
         for path in sorted([self.folder, *self.folder.rglob("*")]):
             if path == self.table or self.table in path.parents:
                 continue
@@ -111,8 +111,8 @@ class Scene:
                 content = path.read_bytes() if path.is_file() else None
             # The time of the folder itself changes when the table is put back.
             time = status.st_mtime_ns if path != self.folder else 0
-            found[str(path)] = (status.st_mode, time, status.st_nlink, content)
-        return found
+            entries[str(path)] = (status.st_mode, time, status.st_nlink, content)
+        return entries
 
 
 def remove(path: Path) -> None:
@@ -125,10 +125,10 @@ def remove(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
     """A table with a savepoint, plans that wait, a TTL policy, and a writer that died at work."""
     folder = tmp_path_factory.mktemp("around")
-    kept = tmp_path_factory.mktemp("kept") / "table"
+    pristine = tmp_path_factory.mktemp("pristine") / "table"
     clock = ManualClock(SystemClock().now_ms() - WEEK_S * 1000)
     table = WrittenTable(storage_for(folder / "table"), clock, OPTIONS)
     table.create("MERGE_ON_READ")
@@ -150,24 +150,24 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     def die() -> None:
         (pending,) = load_snapshot(table.storage).timeline.pending(Action.DELTA_COMMIT)
         dead.append(pending.requested_at)
-        shutil.copytree(folder / "table", kept, symlinks=True)
-        # Whether a writer lives is told by the time of its files.
-        for path in kept.rglob("*"):
+        shutil.copytree(folder / "table", pristine, symlinks=True)
+        # The modification time of its files shows whether a writer is alive.
+        for path in pristine.rglob("*"):
             os.utime(path, times=(path.stat().st_mtime - WEEK_S,) * 2)
 
     table.upsert([row(f"{day} 9", 9, day=day) for day in DAYS], before_commit=die)
-    shutil.copytree(kept, folder / "other", symlinks=True)
+    shutil.copytree(pristine, folder / "other", symlinks=True)
     for name in ("notes.txt", "other/keep.txt", "other/sub/deep/keep.txt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name, "utf-8")
     (folder / "notes.txt").chmod(0o640)
-    return Scene(folder, kept, saved, dead[0], plan.requested_at)
+    return Sandbox(folder, pristine, saved, dead[0], plan.requested_at)
 
 
-# ---------------------------------------------------------------- what is done to the table
+# ---------------------------------------------------------------- changes of the table
 
 
-Change = Callable[[Scene, random.Random], None]
+Change = Callable[[Sandbox, random.Random], None]
 
 
 def unseal(table: Path) -> None:
@@ -188,14 +188,14 @@ def linked(path: Path, target: Path | str) -> None:
     path.symlink_to(target)
 
 
-def with_properties(scene: Scene, told: Mapping[str, str]) -> None:
-    path = scene.table / ".hoodie" / "hoodie.properties"
+def with_properties(sandbox: Sandbox, values: Mapping[str, str]) -> None:
+    path = sandbox.table / ".hoodie" / "hoodie.properties"
     lines = path.read_text("utf-8").splitlines()
-    kept = [line for line in lines if line.partition("=")[0] not in told]
-    kept = [line for line in kept if not line.startswith("hoodie.table.checksum")]
-    text = "".join(f"{name}={value}\n" for name, value in told.items())
-    path.write_text("\n".join(kept) + "\n" + text, "utf-8")
-    unseal(scene.table)
+    remaining = [line for line in lines if line.partition("=")[0] not in values]
+    remaining = [line for line in remaining if not line.startswith("hoodie.table.checksum")]
+    text = "".join(f"{name}={value}\n" for name, value in values.items())
+    path.write_text("\n".join(remaining) + "\n" + text, "utf-8")
+    unseal(sandbox.table)
 
 
 def files_of(table: Path, *suffixes: str) -> list[Path]:
@@ -212,66 +212,66 @@ FOLDERS = (
 )  # fmt: skip
 
 
-def link_a_folder(scene: Scene, chance: random.Random) -> None:
+def link_a_folder(sandbox: Sandbox, chance: random.Random) -> None:
     place = chance.choice(FOLDERS)
-    same = scene.other / place
-    targets = [scene.other, scene.folder, same if same.exists() else scene.other / DAYS[0]]
-    linked(scene.table / place, chance.choice(targets))
+    same = sandbox.other / place
+    targets = [sandbox.other, sandbox.folder, same if same.exists() else sandbox.other / DAYS[0]]
+    linked(sandbox.table / place, chance.choice(targets))
 
 
-def link_the_metadata_table(scene: Scene, chance: random.Random) -> None:
-    with_properties(scene, {"hoodie.table.metadata.partitions": "files"})
-    linked(scene.table / ".hoodie/metadata", chance.choice((scene.other, scene.folder)))
+def link_the_metadata_table(sandbox: Sandbox, chance: random.Random) -> None:
+    with_properties(sandbox, {"hoodie.table.metadata.partitions": "files"})
+    linked(sandbox.table / ".hoodie/metadata", chance.choice((sandbox.other, sandbox.folder)))
 
 
-def link_folders_of_the_dead_writer(scene: Scene, chance: random.Random) -> None:
-    places = (marker_folder(scene.dead), spill_folder(scene.dead), HEARTBEATS)
-    linked(scene.table / chance.choice(places), chance.choice((scene.other, scene.folder)))
+def link_folders_of_the_dead_writer(sandbox: Sandbox, chance: random.Random) -> None:
+    places = (marker_folder(sandbox.dead), spill_folder(sandbox.dead), HEARTBEATS)
+    linked(sandbox.table / chance.choice(places), chance.choice((sandbox.other, sandbox.folder)))
 
 
-def link_a_partition_to_its_double(scene: Scene, chance: random.Random) -> None:
+def link_a_partition_to_its_double(sandbox: Sandbox, chance: random.Random) -> None:
     """The other one's files carry the names of the dead writer's files, and of all others."""
     day = chance.choice(DAYS)
-    linked(scene.table / day, scene.other / day)
+    linked(sandbox.table / day, sandbox.other / day)
 
 
-def link_the_timeline(scene: Scene, chance: random.Random) -> None:
+def link_the_timeline(sandbox: Sandbox, chance: random.Random) -> None:
     place = chance.choice((".hoodie", ".hoodie/timeline"))
-    linked(scene.table / place, scene.other / place)
+    linked(sandbox.table / place, sandbox.other / place)
 
 
-def link_files(scene: Scene, chance: random.Random) -> None:
-    for path in chance.sample(files_of(scene.table, ""), 3):
-        same = scene.other / path.relative_to(scene.table)
-        linked(path, chance.choice((same, scene.folder / "notes.txt")))
+def link_files(sandbox: Sandbox, chance: random.Random) -> None:
+    for path in chance.sample(files_of(sandbox.table, ""), 3):
+        same = sandbox.other / path.relative_to(sandbox.table)
+        linked(path, chance.choice((same, sandbox.folder / "notes.txt")))
 
 
-def link_to_what_is_not_there(scene: Scene, chance: random.Random) -> None:
-    """Who creates a file through such a link creates it elsewhere."""
+def link_to_what_is_not_there(sandbox: Sandbox, chance: random.Random) -> None:
+    """A process that creates a file through such a link creates it elsewhere."""
     names = (
         ".hoodie/hoodie.properties.backup", ".hoodie/hoodie.properties.updated", ".hoodie/lock",
-        ".hoodie/.heartbeat/" + scene.dead, f"{DAYS[0]}/.hoodie_partition_metadata",
+        ".hoodie/.heartbeat/" + sandbox.dead, f"{DAYS[0]}/.hoodie_partition_metadata",
         chance.choice(("2026-01-04", "2026-01-04/.hoodie_partition_metadata")),
-        ".hoodie/.hoodie.properties.crc", f".hoodie/timeline/{scene.plan}.compaction.inflight",
+        ".hoodie/.hoodie.properties.crc", f".hoodie/timeline/{sandbox.plan}.compaction.inflight",
     )  # fmt: skip
     for name in names:
-        linked(scene.table / name, scene.folder / f"made-{chance.randrange(10)}")
+        linked(sandbox.table / name, sandbox.folder / f"made-{chance.randrange(10)}")
 
 
-def link_in_circles(scene: Scene, chance: random.Random) -> None:
+def link_in_circles(sandbox: Sandbox, chance: random.Random) -> None:
     for place, target in (("x", "."), ("y/z", ".."), (f"{DAYS[0]}/up", "../.."), ("w", "w")):
-        linked(scene.table / place, target)
+        linked(sandbox.table / place, target)
 
 
-def link_the_table(scene: Scene, chance: random.Random) -> None:
-    """Whose folder is a link is found where the link leads: there, and nowhere else."""
-    hidden = scene.table / "hidden"
-    shutil.copytree(scene.kept, hidden)
-    for each in scene.table.iterdir():
-        if each != hidden:
-            remove(each)
-    for each in hidden.iterdir():
-        linked(scene.table / each.name, chance.choice((scene.other, hidden)) / each.name)
+def link_the_table(sandbox: Sandbox, chance: random.Random) -> None:
+    """A table whose folder is a link is read and written where the link leads, nowhere else."""
+    hidden = sandbox.table / "hidden"
+    shutil.copytree(sandbox.pristine, hidden)
+    for entry in sandbox.table.iterdir():
+        if entry != hidden:
+            remove(entry)
+    for entry in hidden.iterdir():
+        linked(sandbox.table / entry.name, chance.choice((sandbox.other, hidden)) / entry.name)
 
 
 LINKS: tuple[Change, ...] = (
@@ -287,8 +287,8 @@ STRANGE = (
 )  # fmt: skip
 
 
-def strange_names(scene: Scene, chance: random.Random) -> None:
-    base = os.fsencode(scene.table)
+def strange_names(sandbox: Sandbox, chance: random.Random) -> None:
+    base = os.fsencode(sandbox.table)
     places = (b".", DAYS[0].encode(), b".hoodie", b".hoodie/timeline", b".hoodie/.temp")
     for place in chance.sample(places, 2):
         name = chance.choice(STRANGE)
@@ -299,28 +299,28 @@ def strange_names(scene: Scene, chance: random.Random) -> None:
                 file.write(b"partitionDepth=1\ncommitTime=20260101000000000\n")
 
 
-def strange_files(scene: Scene, chance: random.Random) -> None:
+def strange_files(sandbox: Sandbox, chance: random.Random) -> None:
     """Names of data files and of instants, with something strange in a part of them."""
     pattern = chance.choice(
         (
-            b"%s-0_0-0-0_" + scene.saved.encode() + b".parquet",
-            b".%s-0_" + scene.saved.encode() + b".log.1_0-0-0",
-            b"%s-0_0-0-0_" + scene.dead.encode() + b".parquet",
+            b"%s-0_0-0-0_" + sandbox.saved.encode() + b".parquet",
+            b".%s-0_" + sandbox.saved.encode() + b".log.1_0-0-0",
+            b"%s-0_0-0-0_" + sandbox.dead.encode() + b".parquet",
             b"0_0-0-0_%s.parquet",
             b"%s.deltacommit",
-            scene.saved.encode() + b"_%s.deltacommit",
+            sandbox.saved.encode() + b"_%s.deltacommit",
         )
     )
     folder = b".hoodie/timeline" if pattern.endswith(b"deltacommit") else DAYS[0].encode()
-    name = pattern % chance.choice([each for each in STRANGE if len(each) < 100])
-    with open(os.path.join(os.fsencode(scene.table), folder, name), "wb") as file:
+    name = pattern % chance.choice([strange for strange in STRANGE if len(strange) < 100])
+    with open(os.path.join(os.fsencode(sandbox.table), folder, name), "wb") as file:
         file.write(chance.randbytes(20))
 
 
 HUGE = ("9" * 17, "0" * 17, "9" * 40, "-1", "٢" * 17, "1e9", str(2**63), str(2**31))
 
 
-def huge_numbers(scene: Scene, chance: random.Random) -> None:
+def huge_numbers(sandbox: Sandbox, chance: random.Random) -> None:
     number, more = chance.choice(HUGE), chance.choice(HUGE)
     day = chance.choice(DAYS)
     names = (
@@ -328,8 +328,8 @@ def huge_numbers(scene: Scene, chance: random.Random) -> None:
         f".hoodie/timeline/{number}.compaction.requested",
         f".hoodie/timeline/{number}.rollback.requested",
         f".hoodie/timeline/{number}.inflight",
-        f"{day}/0-0_{number}-0-0_{scene.saved}.parquet",
-        f"{day}/.0-0_{scene.saved}.log.{number}_0-0-0",
+        f"{day}/0-0_{number}-0-0_{sandbox.saved}.parquet",
+        f"{day}/.0-0_{sandbox.saved}.log.{number}_0-0-0",
         f"{day}/0-0_0-0-0_{number}.parquet",
         f".hoodie/.heartbeat/{number}",
         f".hoodie/.temp/{number}/{day}/0-0_0-0-0_{number}.parquet.marker.CREATE",
@@ -337,17 +337,19 @@ def huge_numbers(scene: Scene, chance: random.Random) -> None:
         ".hoodie/timeline/history/_version_",
     )
     for name in chance.sample(names, 4):
-        put(scene.table / name, chance.choice((b"", number.encode())))
+        put(sandbox.table / name, chance.choice((b"", number.encode())))
 
 
-def markers_that_lead_elsewhere(scene: Scene, chance: random.Random) -> None:
+def markers_that_lead_elsewhere(sandbox: Sandbox, chance: random.Random) -> None:
     """Lists of markers, as Hudi's server of them writes them: a path on each line."""
-    names = [path.relative_to(scene.other).as_posix() for path in files_of(scene.other, ".parquet")]
+    names = [
+        path.relative_to(sandbox.other).as_posix() for path in files_of(sandbox.other, ".parquet")
+    ]
     lines = [
         f"{chance.choice(UP)}{chance.choice([*names, 'keep.txt'])}.marker.{kind}"
         for kind in ("CREATE", "MERGE", "APPEND")
     ]
-    folder = scene.table / marker_folder(scene.dead)
+    folder = sandbox.table / marker_folder(sandbox.dead)
     put(folder / "MARKERS0", "\n".join(lines).encode())
     put(folder / "MARKERS.type", b"TIMELINE_SERVER_BASED")
 
@@ -359,9 +361,9 @@ NAMES: tuple[Change, ...] = (
 UP = ("../other/", "../../around/other/", "/", "x/../../other/", "./../other/", "..\\other\\")
 
 
-def swapped_paths(scene: Scene, chance: random.Random) -> None:
+def swapped_paths(sandbox: Sandbox, chance: random.Random) -> None:
     """Paths within plans, commits and properties, changed to others of the same length."""
-    unseal(scene.table)
+    unseal(sandbox.table)
     swaps = (
         (b"/table/", b"/other/"),
         (DAYS[0].encode(), b"../other//"),
@@ -373,7 +375,7 @@ def swapped_paths(scene: Scene, chance: random.Random) -> None:
     )
     hits = 0
     for old, new in chance.sample(swaps, 3):
-        for path in files_of(scene.table / ".hoodie", ""):
+        for path in files_of(sandbox.table / ".hoodie", ""):
             data = path.read_bytes()
             if old in data:
                 path.write_bytes(data.replace(old, new))
@@ -381,11 +383,11 @@ def swapped_paths(scene: Scene, chance: random.Random) -> None:
     assert hits
 
 
-def hostile_paths(scene: Scene, chance: random.Random) -> list[tuple[str, str]]:
+def hostile_paths(sandbox: Sandbox, chance: random.Random) -> list[tuple[str, str]]:
     """Partitions with paths of files in them, of which none is the table's."""
-    theirs = chance.choice(files_of(scene.other, ".parquet")).relative_to(scene.other)
+    theirs = chance.choice(files_of(sandbox.other, ".parquet")).relative_to(sandbox.other)
     name = theirs.name
-    root = scene.folder.as_posix()
+    root = sandbox.folder.as_posix()
     return [
         (f"../other/{theirs.parent}", f"{root}/other/{theirs}"),
         (str(theirs.parent), f"{root}/other/{theirs}"),
@@ -401,45 +403,45 @@ def hostile_paths(scene: Scene, chance: random.Random) -> list[tuple[str, str]]:
     ]
 
 
-def plan_file(scene: Scene, instant: Instant, data: bytes) -> None:
-    put(scene.table / ".hoodie/timeline" / instant.file_name, data)
+def plan_file(sandbox: Sandbox, instant: Instant, data: bytes) -> None:
+    put(sandbox.table / ".hoodie/timeline" / instant.file_name, data)
 
 
-def a_clean_plan(scene: Scene, chance: random.Random) -> None:
-    paths = chance.sample(hostile_paths(scene, chance), 3)
-    at = f"{int(scene.dead) + 1}"
+def a_clean_plan(sandbox: Sandbox, chance: random.Random) -> None:
+    paths = chance.sample(hostile_paths(sandbox, chance), 3)
+    at = f"{int(sandbox.dead) + 1}"
     plan = CleanPlan(
         policy="KEEP_LATEST_COMMITS",
         earliest_to_retain=RetainedInstant(
-            requested_at=scene.saved, action="deltacommit", state="COMPLETED"
+            requested_at=sandbox.saved, action="deltacommit", state="COMPLETED"
         ),
         files={partition: (CleanFile(path=path),) for partition, path in paths},
         deleted_partitions=tuple(partition for partition, _ in chance.sample(paths, 1)),
     )
-    plan_file(scene, Instant(at, Action.CLEAN, State.REQUESTED), format_clean_plan(plan))
+    plan_file(sandbox, Instant(at, Action.CLEAN, State.REQUESTED), format_clean_plan(plan))
 
 
-def a_rollback_plan(scene: Scene, chance: random.Random) -> None:
-    paths = chance.sample(hostile_paths(scene, chance), 3)
-    at = f"{int(scene.dead) + 1}"
+def a_rollback_plan(sandbox: Sandbox, chance: random.Random) -> None:
+    paths = chance.sample(hostile_paths(sandbox, chance), 3)
+    at = f"{int(sandbox.dead) + 1}"
     plan = RollbackPlan(
-        instant=InstantRef(scene.dead, "deltacommit"),
+        instant=InstantRef(sandbox.dead, "deltacommit"),
         requests=tuple(
             RollbackRequest(partition=partition, file_id="", files=(path,), latest_base_instant="")
             for partition, path in paths
         ),
     )
-    plan_file(scene, Instant(at, Action.ROLLBACK, State.REQUESTED), format_rollback_plan(plan))
+    plan_file(sandbox, Instant(at, Action.ROLLBACK, State.REQUESTED), format_rollback_plan(plan))
 
 
-def a_compaction_plan(scene: Scene, chance: random.Random) -> None:
-    paths = chance.sample(hostile_paths(scene, chance), 2)
+def a_compaction_plan(sandbox: Sandbox, chance: random.Random) -> None:
+    paths = chance.sample(hostile_paths(sandbox, chance), 2)
     plan = CompactionPlan(
         operations=tuple(
             CompactionOperation(
                 partition=partition,
                 file_id=chance.choice(("../../other", path.rpartition("/")[2][:38], "..")),
-                base_instant=chance.choice((scene.saved, "..", "9" * 17)),
+                base_instant=chance.choice((sandbox.saved, "..", "9" * 17)),
                 logs=(path,),
                 base_file=path,
             )
@@ -447,8 +449,8 @@ def a_compaction_plan(scene: Scene, chance: random.Random) -> None:
         )
     )
     plan_file(
-        scene,
-        Instant(scene.plan, Action.COMPACTION, State.REQUESTED),
+        sandbox,
+        Instant(sandbox.plan, Action.COMPACTION, State.REQUESTED),
         format_compaction_plan(plan),
     )
 
@@ -478,14 +480,14 @@ PROPERTIES: dict[str, tuple[str, ...]] = {
 }
 
 
-def properties(scene: Scene, chance: random.Random) -> None:
+def properties(sandbox: Sandbox, chance: random.Random) -> None:
     names = chance.sample(sorted(PROPERTIES), chance.choice((1, 1, 2, 3)))
-    with_properties(scene, {name: chance.choice(PROPERTIES[name]) for name in names})
+    with_properties(sandbox, {name: chance.choice(PROPERTIES[name]) for name in names})
 
 
 CHANGES: tuple[Change, ...] = (*NAMES, *PLANS, properties)
 
-# Options of those who write, which are their own: they may be wrong, but lead nowhere.
+# Options of writers, which are their own: they may be wrong, but lead nowhere.
 WRITE_OPTIONS: dict[str, tuple[str, ...]] = {
     "hoodie.clean.commits.retained": ("9" * 40, "-1", "0", "x"),
     "hoodie.clean.policy": ("KEEP_LATEST_BY_HOURS", "../other", ""),
@@ -507,136 +509,138 @@ def options_of(chance: random.Random) -> dict[str, str]:
     return {name: chance.choice(WRITE_OPTIONS[name]) for name in names}
 
 
-# ---------------------------------------------------------------- what is done with it
+# ---------------------------------------------------------------- operations on the table
 
 
-def opened(scene: Scene, chance: random.Random) -> WrittenTable:
+def opened(sandbox: Sandbox, chance: random.Random) -> WrittenTable:
     options = {**OPTIONS, **options_of(chance)}
-    return WrittenTable(storage_for(scene.table), ManualClock(SystemClock().now_ms()), options)
+    return WrittenTable(storage_for(sandbox.table), ManualClock(SystemClock().now_ms()), options)
 
 
-def read(table: WrittenTable, scene: Scene) -> None:
+def read(table: WrittenTable, sandbox: Sandbox) -> None:
     snapshot = load_snapshot(table.storage)
     for plan in (plan_snapshot(snapshot), plan_changes(snapshot, since="20200101000000000").plan):
         read_plan(table.storage, plan)
 
 
-def doctor(table: WrittenTable, scene: Scene) -> None:
+def doctor(table: WrittenTable, sandbox: Sandbox) -> None:
     examine(table.storage, table.clock)
 
 
-def mend(table: WrittenTable, scene: Scene) -> None:
+def mend(table: WrittenTable, sandbox: Sandbox) -> None:
     writer = table.services().writer
     repair(writer, examine(writer.storage, writer.clock, writer.heartbeat))
 
 
-def upsert(table: WrittenTable, scene: Scene) -> None:
+def upsert(table: WrittenTable, sandbox: Sandbox) -> None:
     table.upsert([row(f"{day} 0", 50, day=day) for day in (*DAYS, "2026-01-04", "x")])
 
 
-def take_back_what_waits(table: WrittenTable) -> None:
+def roll_back_pending(table: WrittenTable) -> None:
     waiting = load_snapshot(table.storage).timeline.pending()
     later = (instant for instant in waiting if instant.action in ("deltacommit", "compaction"))
     for instant in sorted(later, key=str, reverse=True):
         rollback_instant(table.services().writer, instant.requested_at)
 
 
-def roll_back_the_newest(table: WrittenTable, scene: Scene) -> None:
-    take_back_what_waits(table)
+def roll_back_the_newest(table: WrittenTable, sandbox: Sandbox) -> None:
+    roll_back_pending(table)
     for newest in load_snapshot(table.storage).timeline.by_completion[-1:]:
         rollback_instant(table.services().writer, newest.requested_at)
 
 
-def roll_back_the_dead(table: WrittenTable, scene: Scene) -> None:
-    rollback_instant(table.services().writer, scene.dead)
+def roll_back_the_dead(table: WrittenTable, sandbox: Sandbox) -> None:
+    rollback_instant(table.services().writer, sandbox.dead)
 
 
-def restore_the_saved(table: WrittenTable, scene: Scene) -> None:
-    restore(table.services().writer, scene.saved)
+def restore_the_saved(table: WrittenTable, sandbox: Sandbox) -> None:
+    restore(table.services().writer, sandbox.saved)
 
 
-def service(name: str) -> Callable[[WrittenTable, Scene], None]:
-    def run(table: WrittenTable, scene: Scene) -> None:
+def service(name: str) -> Callable[[WrittenTable, Sandbox], None]:
+    def run(table: WrittenTable, sandbox: Sandbox) -> None:
         if name == "clustering":
-            take_back_what_waits(table)
+            roll_back_pending(table)
         table.services().run(name)
 
     run.__name__ = name
     return run
 
 
-def expire(table: WrittenTable, scene: Scene) -> None:
+def expire(table: WrittenTable, sandbox: Sandbox) -> None:
     """By a policy that takes out whatever there is."""
     policy = '[{"spec": "*", "units": "DAYS", "value": 1}]'
     options = {"hoodie.ttl.policies": policy, "hoodie.ttl.enabled": "true"}
-    take_back_what_waits(table)
+    roll_back_pending(table)
     table.services({**options, **table.options}).run("ttl")
 
 
-def compaction(table: WrittenTable, scene: Scene) -> None:
-    table.services().execute(scene.plan)
+def compaction(table: WrittenTable, sandbox: Sandbox) -> None:
+    table.services().execute(sandbox.plan)
 
 
-def execute_what_waits(table: WrittenTable, scene: Scene) -> None:
+def execute_what_waits(table: WrittenTable, sandbox: Sandbox) -> None:
     for instant in load_snapshot(table.storage).timeline.pending():
         if instant.action in ("clean", "compaction"):
             table.services().execute(instant.requested_at)
 
 
-OPERATIONS: tuple[Callable[[WrittenTable, Scene], None], ...] = (
+OPERATIONS: tuple[Callable[[WrittenTable, Sandbox], None], ...] = (
     read, doctor, mend, upsert, roll_back_the_newest, roll_back_the_dead, restore_the_saved,
     service("clean"), compaction, service("archive"), service("clustering"), expire,
     execute_what_waits,
 )  # fmt: skip
 
 
-def play(scene: Scene, change: Change, operation: Any) -> None:
+def play(sandbox: Sandbox, change: Change, operation: Any) -> None:
     """Change the table, do something with it, and compare all that is around it."""
     for number in range(ROUNDS):
         chance = random.Random(f"{change.__name__} {operation.__name__} {number}")
-        scene.restore()
-        change(scene, chance)
-        table = opened(scene, chance)
-        before = scene.around()
+        sandbox.restore()
+        change(sandbox, chance)
+        table = opened(sandbox, chance)
+        before = sandbox.around()
         try:
-            operation(table, scene)
+            operation(table, sandbox)
         except LakewrightError:
             pass  # Nothing else may come of it.
         finally:
-            after = scene.around()
+            after = sandbox.around()
             touched = {path for path in {*before, *after} if before.get(path) != after.get(path)}
             assert touched == set(), f"round {number}"
 
 
 @pytest.fixture(autouse=True)
-def away(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def away(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder that is compared as well: no relative path leads out of what is compared."""
-    monkeypatch.chdir(scene.folder)
+    monkeypatch.chdir(sandbox.folder)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.__name__)
-@pytest.mark.parametrize("change", CHANGES, ids=lambda each: each.__name__)
-def test_nothing_outside_is_touched(scene: Scene, change: Change, operation: Any) -> None:
-    play(scene, change, operation)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda function: function.__name__)
+def test_nothing_outside_is_touched(sandbox: Sandbox, change: Change, operation: Any) -> None:
+    play(sandbox, change, operation)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.__name__)
-@pytest.mark.parametrize("change", LINKS, ids=lambda each: each.__name__)
-def test_nothing_is_touched_through_a_link(scene: Scene, change: Change, operation: Any) -> None:
-    play(scene, change, operation)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("change", LINKS, ids=lambda function: function.__name__)
+def test_nothing_is_touched_through_a_link(
+    sandbox: Sandbox, change: Change, operation: Any
+) -> None:
+    play(sandbox, change, operation)
 
 
-def test_operations_do_something_where_nothing_is_wrong(scene: Scene) -> None:
+def test_operations_do_something_where_nothing_is_wrong(sandbox: Sandbox) -> None:
     """Each of them changes the table, but those that only look: else they would prove nothing."""
     same: set[str] = set()
     for operation in OPERATIONS:
-        scene.restore()
-        around = scene.around()
-        before = {path: path.lstat().st_mtime_ns for path in files_of(scene.table, "")}
+        sandbox.restore()
+        around = sandbox.around()
+        before = {path: path.lstat().st_mtime_ns for path in files_of(sandbox.table, "")}
         clock = ManualClock(SystemClock().now_ms())
-        table = WrittenTable(storage_for(scene.table), clock, OPTIONS)
-        operation(table, scene)
-        after = {path: path.lstat().st_mtime_ns for path in files_of(scene.table, "")}
+        table = WrittenTable(storage_for(sandbox.table), clock, OPTIONS)
+        operation(table, sandbox)
+        after = {path: path.lstat().st_mtime_ns for path in files_of(sandbox.table, "")}
         same.update({operation.__name__} if before == after else ())
-        assert scene.around() == around
+        assert sandbox.around() == around
     assert same == {"read", "doctor"}

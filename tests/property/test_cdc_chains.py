@@ -103,7 +103,7 @@ def steps(inner: st.SearchStrategy[object] | None = None) -> st.SearchStrategy[o
 
 @dataclass
 class CdcReader:
-    """A table, and a reader who does to a copy what was done to the table."""
+    """A table, and a reader that applies the changes of the table to a copy."""
 
     kind: Kind
     table: WrittenTable
@@ -169,8 +169,10 @@ class CdcReader:
     def follow(self) -> None:
         snapshot = load_snapshot(self.table.storage)
         plan = plan_cdc(snapshot, since=self.checkpoint)
-        found = read_cdc_plan(self.table.storage, plan.plan).to_pylist()
-        changes = [parse_change(each["op"], each["before"], each["after"]) for each in found]
+        records = read_cdc_plan(self.table.storage, plan.plan).to_pylist()
+        changes = [
+            parse_change(record["op"], record["before"], record["after"]) for record in records
+        ]
         self.rows = apply_changes(changes, ("day", "id"), to=self.rows)
         self.checkpoint = plan.context.checkpoint
 

@@ -68,11 +68,11 @@ def steps(inner: st.SearchStrategy[object] | None = None) -> st.SearchStrategy[o
 
 @dataclass
 class IncrementalReader:
-    """A table, and a reader who keeps the newest version of each key."""
+    """A table, and a reader that stores the newest version of each key."""
 
     kind: Kind
     table: WrittenTable
-    kept: dict[tuple[str, str], Row] = field(default_factory=dict)
+    latest: dict[tuple[str, str], Row] = field(default_factory=dict)
     checkpoint: str | None = None
     number: int = 0
 
@@ -103,11 +103,11 @@ class IncrementalReader:
         plan = plan_changes(snapshot, since=self.checkpoint)
         assert (plan.context.checkpoint or "") >= (self.checkpoint or "")
         self.checkpoint = plan.context.checkpoint
-        for found in read_plan(self.table.storage, plan.plan).to_pylist():
-            version = {k: v for k, v in found.items() if not k.startswith("_hoodie_")}
+        for record in read_plan(self.table.storage, plan.plan).to_pylist():
+            version = {k: v for k, v in record.items() if not k.startswith("_hoodie_")}
             key = (version["day"], version["id"])
-            if key not in self.kept or version["ts"] >= self.kept[key]["ts"]:
-                self.kept[key] = version
+            if key not in self.latest or version["ts"] >= self.latest[key]["ts"]:
+                self.latest[key] = version
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
@@ -120,4 +120,4 @@ def test_a_chain_of_ranges_is_the_table(kind: Kind, history: list[object]) -> No
     if not load_snapshot(table.storage).timeline.completed_writes:
         return
     reader.read()
-    assert sorted(reader.kept.values(), key=str) == table.rows()
+    assert sorted(reader.latest.values(), key=str) == table.rows()

@@ -102,17 +102,19 @@ def check_truth(table: WrittenTable) -> None:
     if completion is None:
         return
     now, optimized = table.rows(), table.rows(optimized=True)
-    assert [each for each in now if each["ts"] <= completion and each not in optimized] == []
-    there = {(each["id"], each["day"]) for each in now}
-    assert {(each["id"], each["day"]) for each in optimized} <= there
+    assert [
+        record for record in now if record["ts"] <= completion and record not in optimized
+    ] == []
+    there = {(record["id"], record["day"]) for record in now}
+    assert {(record["id"], record["day"]) for record in optimized} <= there
 
 
 def check_same_without_memory(table: WrittenTable) -> None:
-    kept = view_times(table), *(partition_view_times(table, day) for day in DAYS)
+    times = view_times(table), *(partition_view_times(table, day) for day in DAYS)
     with (
         patch("lakewright.table.freshness.parse_freshness_record", lambda extra: None),
     ):
-        assert (view_times(table), *(partition_view_times(table, day) for day in DAYS)) == kept
+        assert (view_times(table), *(partition_view_times(table, day) for day in DAYS)) == times
 
 
 @given(steps, st.sampled_from(list(FORMS)))

@@ -48,18 +48,18 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Done:
-    """A write that completed: what it had seen when it began, and the groups it touched."""
+class AttemptedWrite:
+    """A write: the commits visible to it when it began, and the file groups it touched."""
 
     instant: Instant
-    seen: frozenset[str]
+    visible: frozenset[str]
     bases: frozenset[str]
     logs: frozenset[str]
 
-    def clashes(self, other: Done, mode: Concurrency) -> bool:
+    def clashes(self, other: AttemptedWrite, mode: Concurrency) -> bool:
         unseen = (
-            self.instant.requested_at not in other.seen
-            and other.instant.requested_at not in self.seen
+            self.instant.requested_at not in other.visible
+            and other.instant.requested_at not in self.visible
         )
         if mode is Concurrency.NON_BLOCKING:
             return unseen and bool(self.bases & other.bases)
@@ -74,8 +74,8 @@ class Interleaving:
         self.world = TransactionFixture()
         self.processes = [self.new_process() for _ in range(processes)]
         self.times: list[str] = []
-        self.tried: dict[str, Done] = {}
-        self.done: dict[str, Done] = {}
+        self.attempted: dict[str, AttemptedWrite] = {}
+        self.committed: dict[str, AttemptedWrite] = {}
 
     def new_process(self) -> Process:
         return Process(MortalStorage(self.world.storage))
@@ -83,13 +83,13 @@ class Interleaving:
     def options(self) -> Mapping[str, str]:
         return {
             "hoodie.write.concurrency.mode": self.mode.value,
-            # Who dies with the lock in hand leaves it to the others after a while.
+            # The lock of a process that died expires, and others take it over.
             "hoodie.write.lock.filesystem.expire": "1",
             "hoodie.write.lock.wait_time_ms": "100000",
         }
 
-    def step(self, who: int, what: str, group: int, amount: int) -> None:
-        process = self.processes[who % len(self.processes)]
+    def step(self, number: int, what: str, group: int, amount: int) -> None:
+        process = self.processes[number % len(self.processes)]
         try:
             getattr(self, what)(process, GROUPS[group], amount)
         except Crash:
@@ -126,15 +126,17 @@ class Interleaving:
     def complete(self, process: Process, group: str, amount: int) -> None:
         transaction = self.begun(process)
         stats = {PARTITION: tuple(process.stats)} if process.stats else {}
-        began = self.tried[transaction.instant] = self.done_of(transaction, process.stats)
+        began = self.attempted[transaction.instant] = self.attempted_write(
+            transaction, process.stats
+        )
         try:
-            done = transaction.commit(CommitMetadata(stats=stats, operation="UPSERT"))
+            instant = transaction.commit(CommitMetadata(stats=stats, operation="UPSERT"))
         except ConflictError:
-            assert self.lost(process, began)
+            assert self.may_fail(process, began)
             transaction.abort()
         else:
-            self.times.append(done.completed_at or "")
-            self.done[done.requested_at] = began
+            self.times.append(instant.completed_at or "")
+            self.committed[instant.requested_at] = began
         process.transaction = None
 
     def withdraw(self, process: Process, group: str, amount: int) -> None:
@@ -167,47 +169,49 @@ class Interleaving:
                 process.transaction.abort()
         self.processes[self.processes.index(process)] = self.new_process()
 
-    def done_of(self, transaction: Transaction, stats: Iterable[WriteStat]) -> Done:
+    def attempted_write(
+        self, transaction: Transaction, stats: Iterable[WriteStat]
+    ) -> AttemptedWrite:
         files = [parse_data_file((stat.path or "").rpartition("/")[2]) for stat in stats]
-        return Done(
+        return AttemptedWrite(
             Instant(transaction.instant, Action.DELTA_COMMIT, completed_at=""),
             frozenset(i.requested_at for i in transaction.snapshot.timeline.completed_writes),
             frozenset(f.file_id for f in files if isinstance(f, BaseFile)),
             frozenset(f.file_id for f in files if isinstance(f, LogFile)),
         )
 
-    def lost(self, process: Process, mine: Done) -> bool:
+    def may_fail(self, process: Process, mine: AttemptedWrite) -> bool:
         """Whether a write had a reason not to complete."""
         at = mine.instant.requested_at
-        clash = any(mine.clashes(other, self.mode) for other in self.done.values())
+        clash = any(mine.clashes(other, self.mode) for other in self.committed.values())
         expired = self.world.clock.now_ms() - process.beat_at > EXPIRES_MS
-        return clash or expired or at in self.taken_back()
+        return clash or expired or at in self.rolled_back()
 
-    def taken_back(self) -> set[str]:
-        """The instants that a rollback speaks of, ended or not."""
+    def rolled_back(self) -> set[str]:
+        """The instants that a rollback names, completed or not."""
         plans = [name for name in self.world.names() if name.endswith(".rollback.requested")]
         read = self.world.storage.read
         return {parse_rollback_plan(read(f"{TIMELINE}/{n}")).instant.requested_at for n in plans}
 
     def completed(self) -> dict[str, set[str]]:
         """The files of each completed write, as its commit lists them."""
-        found = {}
+        files = {}
         for name in self.world.names():
             instant = parse_instant(name)
             if instant and instant.is_completed and instant.is_write:
                 commit = parse_commit(self.world.storage.read(f"{TIMELINE}/{name}"))
-                assert instant.requested_at not in found
+                assert instant.requested_at not in files
                 paths = {stat.path or "" for stat in commit.write_stats()}
-                found[instant.requested_at] = paths
-                # A process that died in the last moment did not hear of it.
+                files[instant.requested_at] = paths
+                # A process that died right after its commit did not report it.
                 at = instant.requested_at
-                self.done.setdefault(at, self.tried[at])
-        return found
+                self.committed.setdefault(at, self.attempted[at])
+        return files
 
     def check(self) -> None:
         """What holds at every moment."""
         completed = self.completed()
-        assert completed.keys() == self.done.keys()
+        assert completed.keys() == self.committed.keys()
         there: dict[str, set[str]] = {}
         for status in self.world.storage.list_files(PARTITION):
             file = parse_data_file(status.name)
@@ -220,15 +224,15 @@ class Interleaving:
         instants = [i for name in self.world.names() if (i := parse_instant(name))]
         ended = [i.completed_at for i in instants if i.completed_at]
         begun = {(i.requested_at, i.completed_action) for i in instants}
-        known = {*ended, *(at for at, _ in begun)}
-        assert len(known) == len(ended) + len(begun)
+        on_timeline = {*ended, *(at for at, _ in begun)}
+        assert len(on_timeline) == len(ended) + len(begun)
         assert all(i.completed_at > i.requested_at for i in instants if i.completed_at)
         # In the order in which they were given; a write that was withdrawn leaves its time free.
-        given = [time for time in self.times if time in known]
+        given = [time for time in self.times if time in on_timeline]
         assert given == sorted(given)
 
     def check_conflicts(self) -> None:
-        writes = list(self.done.values())
+        writes = list(self.committed.values())
         for number, one in enumerate(writes):
             assert not any(one.clashes(other, self.mode) for other in writes[number + 1 :])
 
@@ -248,7 +252,7 @@ class Interleaving:
         # One that died at once after completing may have left its markers, which mean nothing.
         self.world.leftovers_after_expiry()
         marked = {f.path.split("/")[2] for f in self.world.storage.list_tree(".hoodie/.temp")}
-        assert marked <= self.done.keys()
+        assert marked <= self.committed.keys()
         self.check_conflicts()
 
 
@@ -284,8 +288,8 @@ STEPS = st.lists(
 
 def run_steps(mode: Concurrency, steps: Iterable[Step]) -> Interleaving:
     interleaving = Interleaving(mode, processes=3)
-    for who, what, group, amount in steps:
-        interleaving.step(who, what, group, amount)
+    for number, what, group, amount in steps:
+        interleaving.step(number, what, group, amount)
     interleaving.end()
     return interleaving
 
@@ -305,9 +309,9 @@ def test_conflicting_writes_fail_or_both_commit_by_mode() -> None:
         (1, "complete", 0, 0),
         (0, "complete", 0, 0),
     ]
-    last = 1  # which comes by in the end
-    assert len(run_steps(Concurrency.OPTIMISTIC, steps).done) == 1 + last
-    assert len(run_steps(Concurrency.NON_BLOCKING, steps).done) == 2 + last
+    last = 1  # the write of `Interleaving.end`
+    assert len(run_steps(Concurrency.OPTIMISTIC, steps).committed) == 1 + last
+    assert len(run_steps(Concurrency.NON_BLOCKING, steps).committed) == 2 + last
 
 
 # Two processes that each take themselves for the only writer: they have no lock in common, and each
@@ -315,12 +319,12 @@ def test_conflicting_writes_fail_or_both_commit_by_mode() -> None:
 
 
 class Pair:
-    """Two lone writers of the same file group, and what each was told became of its write."""
+    """Two lone writers of the same file group, and whether each write reported its commit."""
 
     def __init__(self, order: Iterable[int]) -> None:
         self.world = TransactionFixture()
-        self.told: dict[str, bool] = {}
-        self.seen: dict[str, set[str]] = {}
+        self.committed: dict[str, bool] = {}
+        self.visible: dict[str, set[str]] = {}
         run_interleaved(self.world.storage, [self.work, self.work], order)
 
     def work(self, storage: Storage) -> None:
@@ -329,22 +333,24 @@ class Pair:
             begin_action(self.world.writer({}, storage), "deltacommit") as begun,
         ):
             at = begun.instant
-            self.seen[at] = {i.requested_at for i in begun.snapshot.timeline.completed_writes}
-            self.told[at] = False
+            self.visible[at] = {i.requested_at for i in begun.snapshot.timeline.completed_writes}
+            self.committed[at] = False
             begun.commit(write_files(begun, "f1", base=True))
-            self.told[at] = True
+            self.committed[at] = True
 
     def check(self) -> None:
-        """Who was told that it completed is in the table, whole, and knew of the one before it."""
+        """A write that reported its commit is in the table, whole, and saw all earlier commits."""
         storage = self.world.storage
         snapshot = load_snapshot(storage)
         completed = snapshot.timeline.completed_writes
-        assert {i.requested_at for i in completed} == {at for at, done in self.told.items() if done}
+        assert {i.requested_at for i in completed} == {
+            at for at, committed in self.committed.items() if committed
+        }
         for instant, commit in zip(completed, snapshot.commits(completed), strict=True):
             assert all(storage.exists(stat.path or "") for stat in commit.write_stats())
             before = {i.requested_at for i in completed if i < instant}
-            assert self.seen[instant.requested_at] >= before
-        # The next writer finds nothing that it could not put right.
+            assert self.visible[instant.requested_at] >= before
+        # The next writer rolls back or deletes what is pending.
         begin_action(self.world.writer(), "deltacommit").abort()
         assert orphan_files(storage) == []
         assert not load_snapshot(storage).timeline.pending()
@@ -355,7 +361,7 @@ def test_a_lone_writer_is_rolled_back_by_another_at_any_moment() -> None:
     for before in range(30):
         pair = Pair([0] * before + [1] * 100)
         pair.check()
-        ends.add(tuple(pair.told.values()))
+        ends.add(tuple(pair.committed.values()))
     assert ends == {(False, True), (True, False), (True, True)}
 
 
@@ -371,4 +377,4 @@ RUNS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 12)), max_size=8)
 @given(RUNS)
 @example([(0, 11), (1, 21), (0, 4), (1, 10)])
 def test_two_lone_writers_in_any_order(runs: list[tuple[int, int]]) -> None:
-    Pair([who for who, calls in runs for _ in range(calls)]).check()
+    Pair([number for number, calls in runs for _ in range(calls)]).check()

@@ -91,8 +91,8 @@ def test_buckets_of_a_column_are_those_of_its_keys(
     keys: list[str], names: list[str], hashed: list[str], buckets: int
 ) -> None:
     rule = KeyRule(tuple(names), names_fields=True)
-    found = bucket_ids(pa.array(keys, pa.string()), rule, hashed, buckets)
-    assert found.tolist() == [bucket_of(hash_keys(key, hashed), buckets) for key in keys]
+    ids = bucket_ids(pa.array(keys, pa.string()), rule, hashed, buckets)
+    assert ids.tolist() == [bucket_of(hash_keys(key, hashed), buckets) for key in keys]
 
 
 @given(TEXT)
@@ -112,5 +112,5 @@ def test_a_partition_path_contains_its_values(
         tuple(PartitionField(name) for name in names), hive_style=hive_style, url_encoded=True
     )
     (path,) = partition_paths(rows, rule).to_pylist()
-    found = partition_values(path, names, hive_style=hive_style, url_encoded=True)
-    assert found == tuple(value or None for value in values)
+    parsed = partition_values(path, names, hive_style=hive_style, url_encoded=True)
+    assert parsed == tuple(value or None for value in values)

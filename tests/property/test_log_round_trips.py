@@ -55,8 +55,8 @@ BLOCKS = st.lists(
 @given(BLOCKS)
 def test_blocks_come_back(blocks: list[tuple[BlockKind, dict[Header, str], bytes]]) -> None:
     data = b"".join(format_block(*block) for block in blocks)
-    found = parse_blocks(data, file_name="a.log")
-    assert [(b.kind, b.headers, bytes(b.content)) for b in found] == blocks
+    parsed = parse_blocks(data, file_name="a.log")
+    assert [(b.kind, b.headers, bytes(b.content)) for b in parsed] == blocks
 
 
 @given(BLOCKS.filter(bool), st.data())
@@ -147,8 +147,8 @@ def test_avro_rows_come_back(table: pa.Table, data: st.DataObject) -> None:
     rows = data_block_rows(block)
     rows.validate(full=True)
     assert rows.equals(table)
-    asked = data.draw(st.lists(st.sampled_from(table.column_names), min_size=1, unique=True))
-    assert data_block_rows(block, asked).equals(table.select(asked))
+    columns = data.draw(st.lists(st.sampled_from(table.column_names), min_size=1, unique=True))
+    assert data_block_rows(block, columns).equals(table.select(columns))
 
 
 @given(tables())
@@ -181,9 +181,9 @@ def test_any_bytes_as_rows_are_rows_or_an_error(table: pa.Table, noise: bytes, a
     headers = {Header.INSTANT_TIME: "1", Header.SCHEMA: schema}
     damaged = LogBlock(BlockKind.AVRO, headers, memoryview(bytes(content)))
     alone = struct.pack(">iii", 3, 1, len(noise)) + noise
-    for each in (damaged, LogBlock(BlockKind.AVRO, headers, memoryview(alone))):
+    for noisy in (damaged, LogBlock(BlockKind.AVRO, headers, memoryview(alone))):
         try:
-            data_block_rows(each).validate(full=True)
+            data_block_rows(noisy).validate(full=True)
         except CorruptError:
             continue
 
@@ -316,9 +316,9 @@ def test_positions_come_back_and_pyroaring_agrees(values: list[int], runs: bool)
         ),
         file_name="",
     )
-    found = record_positions(theirs, MOST_POSITIONS)
-    assert found is not None
-    assert found.positions.tolist() == values
+    parsed = record_positions(theirs, MOST_POSITIONS)
+    assert parsed is not None
+    assert parsed.positions.tolist() == values
 
 
 @given(st.binary(max_size=80))

@@ -1,4 +1,4 @@
-"""The merge on columns against the rules said row by row."""
+"""The merge on columns against the rules applied row by row."""
 
 from __future__ import annotations
 
@@ -90,15 +90,15 @@ def merged(
     outcome = merge_logs([block(version, ordering) for version in logs], SCHEMA, rule)
     rows = [{RECORD_KEY: v.key, **v.row(), "_hoodie_is_deleted": False} for v in base]
     batches = pa.Table.from_pylist(rows, SCHEMA).to_batches(max_chunksize=2)
-    found: dict[str, object] = {}
+    merged_rows: dict[str, object] = {}
     for table in merge_with_base(batches, outcome, rule):
         assert table.schema == SCHEMA
         for row in table.to_pylist():
             key = row.pop(RECORD_KEY)
             del row["_hoodie_is_deleted"]
-            assert key not in found
-            found[key] = row
-    return found
+            assert key not in merged_rows
+            merged_rows[key] = row
+    return merged_rows
 
 
 def expected(
@@ -107,12 +107,12 @@ def expected(
     """The rules, one version after the other: the logs among themselves, then with the base."""
     state: dict[str, Version] = {}
     for version in logs:
-        known = state.get(version.key)
-        if known is None or known.kind == "unconditional" or _wins(version, known, ordering):
+        current = state.get(version.key)
+        if current is None or current.kind == "unconditional" or _wins(version, current, ordering):
             state[version.key] = version
     for version in base:
-        known = state.get(version.key)
-        if known is None or not _wins(known, version, ordering):
+        current = state.get(version.key)
+        if current is None or not _wins(current, version, ordering):
             state[version.key] = version
     return {key: v.row() for key, v in state.items() if v.kind == "row"}
 
@@ -160,9 +160,9 @@ def expected_in_part(base: list[Version], logs: list[Version]) -> dict[str, Any]
     state: dict[str, dict[str, Any]] = {}
     for version in logs:
         patch = {k: v for k, v in version.row().items() if version.kind == "row" or k != "b"}
-        known = state.get(version.key, {})
-        late = bool(known) and (version.ts or 0) < known["ts"]
-        state[version.key] = {**patch, **known} if late else {**known, **patch}
+        current = state.get(version.key, {})
+        late = bool(current) and (version.ts or 0) < current["ts"]
+        state[version.key] = {**patch, **current} if late else {**current, **patch}
     result: dict[str, dict[str, Any]] = {v.key: v.row() for v in base}
     for key, patch in state.items():
         under = result.get(key)

@@ -55,10 +55,10 @@ def values(kind: Any, **fixed: Any) -> st.SearchStrategy[Any]:
     """Any value of a dataclass, field by field from its annotations."""
     hints = typing.get_type_hints(kind)
     parts = {
-        each.name: st.just(fixed[each.name])
-        if each.name in fixed
-        else _field(hints[each.name], 31 if each.name in INT_FIELDS else 63)
-        for each in fields(kind)
+        attribute.name: st.just(fixed[attribute.name])
+        if attribute.name in fixed
+        else _field(hints[attribute.name], 31 if attribute.name in INT_FIELDS else 63)
+        for attribute in fields(kind)
     }
     return st.builds(kind, **parts)
 
@@ -76,7 +76,7 @@ def _field(hint: Any, bits: int) -> st.SearchStrategy[Any]:
     if origin is Mapping:
         return st.dictionaries(TEXT, _field(arguments[1], bits), max_size=3)
     assert origin in (types.UnionType, typing.Union), hint
-    return st.one_of([_field(each, bits) for each in arguments])
+    return st.one_of([_field(argument, bits) for argument in arguments])
 
 
 ROUND_TRIPS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Any]] = {
@@ -259,33 +259,35 @@ SAMPLES: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
 @st.composite
 def damages(draw: st.DrawFn, data: bytes) -> bytes:
     """`data` after a few accidents; half of them behind the header, where the record is."""
-    hurt = bytearray(data)
+    damaged = bytearray(data)
     for _ in range(draw(st.integers(1, 3))):
-        last = max(len(hurt) - 1, 0)
+        last = max(len(damaged) - 1, 0)
         first = draw(st.sampled_from([0, last * 3 // 4]))
         start = draw(st.integers(first, last))
-        end = draw(st.integers(start, min(start + 8, len(hurt))))
+        end = draw(st.integers(start, min(start + 8, len(damaged))))
         match draw(st.sampled_from(["bit", "bytes", "cut", "drop"])):
-            case "bit" if hurt:
-                hurt[start] ^= 1 << draw(st.integers(0, 7))
+            case "bit" if damaged:
+                damaged[start] ^= 1 << draw(st.integers(0, 7))
             case "bytes":
-                hurt[start:end] = draw(st.binary(max_size=12))
+                damaged[start:end] = draw(st.binary(max_size=12))
             case "cut":
-                del hurt[start:]
+                del damaged[start:]
             case _:
-                del hurt[start:end]
-    return bytes(hurt)
+                del damaged[start:end]
+    return bytes(damaged)
 
 
 @pytest.mark.parametrize(("data", "parse"), SAMPLES.values(), ids=list(SAMPLES))
-def test_damage_gives_a_value_or_a_named_error(data: bytes, parse: Callable[[bytes], Any]) -> None:
+def test_damaged_metadata_is_a_value_or_a_named_error(
+    data: bytes, parse: Callable[[bytes], Any]
+) -> None:
     @settings(max_examples=150, deadline=2_000)
     @given(damages(data) | st.binary(max_size=64))
-    def is_no_surprise(hurt: bytes) -> None:
+    def parses_or_fails(damaged: bytes) -> None:
         try:
-            value = parse(hurt)
+            value = parse(damaged)
         except (CorruptError, UnsupportedError):
             return
         assert value is not None
 
-    is_no_surprise()
+    parses_or_fails()

@@ -73,8 +73,8 @@ def apply(table: WrittenTable, kind: str, value: object, now: int) -> None:
 
 def execute_pending(table: WrittenTable, most: int = 99) -> None:
     # The newest first, so that a plan completes after one that was made later.
-    found: list[Instant] = list(load_snapshot(table.storage).timeline.pending(Action.COMPACTION))
-    for instant in found[::-1][:most]:
+    pending: list[Instant] = list(load_snapshot(table.storage).timeline.pending(Action.COMPACTION))
+    for instant in pending[::-1][:most]:
         table.services().execute(instant.requested_at)
 
 
@@ -87,15 +87,15 @@ def test_every_log_file_is_compacted_once_nothing_filters(
     table.upsert([row("k", 1, "first", day) for day in [*DAYS, ELSEWHERE]])
     for now, (kind, value) in enumerate(history, start=2):
         apply(table, kind, value, now)
-    before = [each for each in table.rows() if each["day"] != ELSEWHERE]
+    before = [record for record in table.rows() if record["day"] != ELSEWHERE]
     execute_pending(table)
     for number in range(3):
-        # A compaction becomes due by a write, which is to another partition.
+        # A write to another partition triggers the compaction.
         table.upsert([row("k", 100 + number, "tick", ELSEWHERE)])
         table.services(AT_ONCE).run("compaction")
     snapshot = load_snapshot(table.storage)
     assert not load_debt(table.services().planning_context(snapshot))
     slices = [group.latest_merged_slice() for group in snapshot.groups(snapshot.view())]
     assert [item for item in slices if item.logs] == []
-    assert [each for each in table.rows() if each["day"] != ELSEWHERE] == before
+    assert [record for record in table.rows() if record["day"] != ELSEWHERE] == before
     assert table.rows(optimized=True) == table.rows()

@@ -73,7 +73,7 @@ class Ended:
     planned: PlannedTable
     scheduler: ProcessScheduler
     schedule: str
-    done: list[Commit] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
     failed: list[BaseException] = field(default_factory=list)
 
     @property
@@ -87,23 +87,23 @@ class Ended:
     @property
     def completed(self) -> Instant | None:
         """The result of the plan, if there is one."""
-        found = load_snapshot(self.scheduler.storage).timeline.completed()
-        return next((i for i in found if i.requested_at == self.planned.at), None)
+        instants = load_snapshot(self.scheduler.storage).timeline.completed()
+        return next((i for i in instants if i.requested_at == self.planned.at), None)
 
     @property
     def is_planned(self) -> bool:
         """Whether the plan is still pending."""
-        found = load_snapshot(self.scheduler.storage).timeline.pending()
-        return any(i.requested_at == self.planned.at for i in found)
+        pending = load_snapshot(self.scheduler.storage).timeline.pending()
+        return any(i.requested_at == self.planned.at for i in pending)
 
 
 def results_agree(ended: Ended) -> None:
     """All executions that report a commit report the same one."""
-    done = [process.result for process in ended.executors if process.error is None]
-    assert all(isinstance(each, Commit) for each in done)
-    if done:
+    results = [process.result for process in ended.executors if process.error is None]
+    assert all(isinstance(result, Commit) for result in results)
+    if results:
         assert ended.completed is not None
-        assert {each.completed_at for each in done} == {ended.completed.completed_at}
+        assert {result.completed_at for result in results} == {ended.completed.completed_at}
     for process in ended.executors:
         # A process that freezes with the lock blocks others until they give up.
         expected = (ConflictError, InvalidError, UnavailableError)
@@ -230,12 +230,14 @@ def _check_after_clean(
     table.services().run("clean")
     if ended.planned.cancellable and ended.completed is None:
         assert not ended.is_planned
-        left = [f.path for f in ended.scheduler.storage.list_tree("") if ended.planned.at in f.name]
-        assert not [p for p in left if ".rollback" not in p and not p.startswith(TEMPORARY)], left
-    found = read_rows(ended.scheduler.storage)
+        paths = [
+            f.path for f in ended.scheduler.storage.list_tree("") if ended.planned.at in f.name
+        ]
+        assert not [p for p in paths if ".rollback" not in p and not p.startswith(TEMPORARY)], paths
+    stored = read_rows(ended.scheduler.storage)
     died = any(process.is_dead or process.error for process in ended.scheduler.processes)
     # A process that crashed may have committed before.
-    assert found == (rows or ended.planned.rows) or (died and found in or_one_of)
+    assert stored == (rows or ended.planned.rows) or (died and stored in or_one_of)
 
 
 @pytest.mark.parametrize("service", list(SERVICE_OPTIONS))
@@ -250,13 +252,13 @@ def test_two_processes_in_any_order_of_calls(scenario: Scenario, service: str) -
 
 def _calls_alone(scenario: Scenario, planned: PlannedTable) -> tuple[int, int]:
     """How many calls each process makes if the other follows it."""
-    found = []
+    calls = []
     for first in (0, 1):
         ended = run_schedule(
             scenario, planned, scenario.processes, with_switches([(first, 10**6)]), "alone"
         )
-        found.append(ended.scheduler.processes[first].steps)
-    return found[0], found[1]
+        calls.append(ended.scheduler.processes[first].steps)
+    return calls[0], calls[1]
 
 
 KINDS = {

@@ -41,7 +41,7 @@ policies = st.lists(
     ),
     min_size=1,
     max_size=3,
-    unique_by=lambda each: str(each["spec"]),
+    unique_by=lambda policy: str(policy["spec"]),
 )
 partition = st.sampled_from(PARTITIONS)
 steps = st.lists(
@@ -67,7 +67,7 @@ steps = st.lists(
 
 @dataclass
 class TtlHistory:
-    """A table, and what is known of its partitions without looking at it."""
+    """A table, and the expected times of its partitions."""
 
     table: WrittenTable
     clock: ManualClock
@@ -102,22 +102,22 @@ class TtlHistory:
     def _write(self, operation: str, new: Row) -> None:
         # A pending clustering blocks updates of its rows.
         with suppress(ConflictError):
-            done = self.table.write(operation, [new])
-            for path in done.partitions:
-                self.written[path] = parse_time(done.completed_at)
+            commit = self.table.write(operation, [new])
+            for path in commit.partitions:
+                self.written[path] = parse_time(commit.completed_at)
 
     def _serve(self, kind: str, name: str) -> None:
         services = self.table.services(SERVED)
         if name.endswith("compaction") and not self.merges:
             return
         if name in ("clean", "archive") or not load_snapshot(self.table.storage).timeline.pending():
-            found = services.run(name) if kind == "run" else services.schedule(name)
-            assert isinstance(found, Commit | Skip | Instant)
+            outcome = services.run(name) if kind == "run" else services.schedule(name)
+            assert isinstance(outcome, Commit | Skip | Instant)
 
     def expiry(self, path: str) -> datetime | None:
         pick = max if self.rule is ConflictRule.MAX_TTL else min
-        found = [p.expiry(self.written[path]) for p in self.policies if p.matches(path)]
-        return pick(found) if found else None
+        expiries = [p.expiry(self.written[path]) for p in self.policies if p.matches(path)]
+        return pick(expiries) if expiries else None
 
     def is_old(self, path: str) -> bool:
         expiry = self.expiry(path)
@@ -126,13 +126,13 @@ class TtlHistory:
 
     def expire(self) -> None:
         old = {path for path in self.written if self.is_old(path)}
-        done = self.table.services().run("ttl")
-        gone = set(done.partitions) if isinstance(done, Commit) else set()
-        assert gone <= old
+        outcome = self.table.services().run("ttl")
+        expired = set(outcome.partitions) if isinstance(outcome, Commit) else set()
+        assert expired <= old
         snapshot = load_snapshot(self.table.storage)
-        held = {path for _, plan in snapshot.pending_plans() for path in plan.partitions}
-        assert gone == old - held
-        for path in gone:
+        pending = {path for _, plan in snapshot.pending_plans() for path in plan.partitions}
+        assert expired == old - pending
+        for path in expired:
             del self.written[path]
         live = {group.partition for group in snapshot.groups(snapshot.view())}
         assert live == set(self.written)

@@ -122,15 +122,15 @@ class Arrivals:
         services = self.table.services(
             {**compact_before(step.hour), **(EXACT_SPLIT if step.exact else {})}
         )
-        asked = run_queries(self.table.storage)
+        before = run_queries(self.table.storage)
         try:
-            done = services.run("compaction")
+            outcome = services.run("compaction")
         except ConflictError:
             return
-        assert asked.differences(run_queries(self.table.storage, asked)) == {}
-        if isinstance(done, Skip):
+        assert before.differences(run_queries(self.table.storage, before)) == {}
+        if isinstance(outcome, Skip):
             return
-        self._check_optimized(step, self._beyond(done.instant))
+        self._check_optimized(step, self._beyond(outcome.instant))
 
     def _beyond(self, instant: str) -> int:
         snapshot = load_snapshot(self.table.storage)
@@ -138,13 +138,13 @@ class Arrivals:
         return int(commit.extra.get(BEYOND, "-1"))
 
     def _check_optimized(self, step: Compact, beyond: int) -> None:
-        found = {r["id"]: (r["ts"] - BEGIN) / HOUR for r in self.table.rows(optimized=True)}
+        newest = {r["id"]: (r["ts"] - BEGIN) / HOUR for r in self.table.rows(optimized=True)}
         for key, hours in self.arrived.items():
             early = max((hour for hour in hours if hour < step.hour), default=None)
             if key not in self.deleted and early is not None:
-                assert found.get(key, 0) >= early, f"{key} is missing"
+                assert newest.get(key, 0) >= early, f"{key} is missing"
         if step.exact:
-            late = [key for key, hour in found.items() if hour >= step.hour]
+            late = [key for key, hour in newest.items() if hour >= step.hour]
             assert len(late) <= beyond, f"{late} are there too early"
             assert not self.kind.options or beyond == 0
 

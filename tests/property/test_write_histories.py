@@ -57,12 +57,12 @@ class Model:
             case "UPSERT":
                 new = [row(key, self.now, f"at {self.now}", day) for day, key in named]
                 # An older version of the same key in the same batch never wins.
-                older = [{**each, "ts": self.now - 1, "note": "older"} for each in new[:2]]
+                older = [{**record, "ts": self.now - 1, "note": "older"} for record in new[:2]]
                 table.write("UPSERT", [*older, *new])
-                self.rows |= {(each["day"], each["id"]): each for each in new}
+                self.rows |= {(record["day"], record["id"]): record for record in new}
             case "LATE":
-                known = [pair for pair in named if pair in self.rows]
-                table.write("UPSERT", [row(key, 1, "late", day) for day, key in known])
+                existing = [pair for pair in named if pair in self.rows]
+                table.write("UPSERT", [row(key, 1, "late", day) for day, key in existing])
             case "DELETE":
                 table.write("DELETE", [row(key, 0, None, day) for day, key in named])
                 for pair in named:
@@ -71,13 +71,13 @@ class Model:
                 fresh = [pair for pair in named if pair not in self.rows]
                 new = [row(key, self.now, f"at {self.now}", day) for day, key in fresh]
                 table.write("INSERT", new)
-                self.rows |= {(each["day"], each["id"]): each for each in new}
+                self.rows |= {(record["day"], record["id"]): record for record in new}
             case "INSERT_OVERWRITE":
                 new = [row(key, self.now, "over", day) for day, key in named]
                 table.write("INSERT_OVERWRITE", new)
                 days = {day for day, _ in named}
                 self.rows = {p: r for p, r in self.rows.items() if p[0] not in days}
-                self.rows |= {(each["day"], each["id"]): each for each in new}
+                self.rows |= {(record["day"], record["id"]): record for record in new}
             case "DELETE_PARTITION":
                 table.delete_partitions(named[0][0])
                 self.rows = {p: r for p, r in self.rows.items() if p[0] != named[0][0]}

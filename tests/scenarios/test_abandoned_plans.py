@@ -34,9 +34,9 @@ MINUTE_MS = 60_000
 
 @dataclass(frozen=True)
 class Case:
-    """A plan when a clean comes by: of which kind, how old, begun or not, alive or not."""
+    """A plan when a clean runs: its kind and age, whether it was begun, and whether it is alive."""
 
-    gone: bool
+    rolled_back: bool
     plan: Mapping[str, str] = field(default_factory=lambda: CANCELLABLE_PLAN)
     minutes: int = 0
     delay: int = 0
@@ -46,22 +46,28 @@ class Case:
 
 
 CASES = {
-    "without a delay a plan that waits goes at once": Case(gone=True),
-    "within its delay it stays": Case(gone=False, minutes=59, delay=60),
-    "from then on it goes": Case(gone=True, minutes=60, delay=60),
-    "a living execution stays however old it is": Case(
-        gone=False, minutes=600, begun=True, alive=True
+    "without a delay a plan that waits goes at once": Case(rolled_back=True),
+    "within its delay it stays": Case(rolled_back=False, minutes=59, delay=60),
+    "from then on it goes": Case(rolled_back=True, minutes=60, delay=60),
+    "a live execution stays however old it is": Case(
+        rolled_back=False, minutes=600, begun=True, alive=True
     ),
-    "so does one that has only shown that it lives": Case(gone=False, minutes=600, alive=True),
-    "a dead execution goes however young it is": Case(gone=True, minutes=3, delay=60, begun=True),
-    "an ordinary plan stays": Case(gone=False, plan={}, minutes=600),
-    "so does an ordinary dead execution": Case(gone=False, plan={}, minutes=600, begun=True),
-    "a lone writer leaves plans that wait": Case(gone=False, minutes=600, options={}),
-    "but rolls back a crashed execution": Case(gone=True, minutes=3, begun=True, options={}),
-    "and does not what is alive": Case(gone=False, minutes=3, begun=True, alive=True, options={}),
-    "one that is told to be lazy takes both": Case(gone=True, options=LAZY),
+    "so does one that has only shown that it lives": Case(
+        rolled_back=False, minutes=600, alive=True
+    ),
+    "a dead execution goes however young it is": Case(
+        rolled_back=True, minutes=3, delay=60, begun=True
+    ),
+    "an ordinary plan stays": Case(rolled_back=False, plan={}, minutes=600),
+    "so does an ordinary dead execution": Case(rolled_back=False, plan={}, minutes=600, begun=True),
+    "a lone writer leaves plans that wait": Case(rolled_back=False, minutes=600, options={}),
+    "but rolls back a crashed execution": Case(rolled_back=True, minutes=3, begun=True, options={}),
+    "but not a live execution": Case(
+        rolled_back=False, minutes=3, begun=True, alive=True, options={}
+    ),
+    "a lone writer with the lazy policy rolls back both": Case(rolled_back=True, options=LAZY),
     "no plan is rolled back where failed writes stay": Case(
-        gone=False, minutes=600, begun=True, options={**MULTI_WRITER, POLICY: "NEVER"}
+        rolled_back=False, minutes=600, begun=True, options={**MULTI_WRITER, POLICY: "NEVER"}
     ),
 }
 
@@ -76,12 +82,12 @@ def test_what_a_clean_rolls_back(service: str, case: Case) -> None:
     fixture.clock.advance(case.minutes * MINUTE_MS)
     if case.alive:
         fixture.storage.replace(f"{HEARTBEATS}/{at}", b"")
-    told = fixture.clean({DELAY: str(case.delay)})
-    assert (fixture.state(at) == "GONE") is case.gone
-    if case.gone:
+    skip = fixture.clean({DELAY: str(case.delay)})
+    assert (fixture.state(at) == "GONE") is case.rolled_back
+    if case.rolled_back:
         fixture.assert_rolled_back(at)
-        assert isinstance(told, Skip)
-        assert told.reason.startswith(f"rolled back {service} {at}, ")
+        assert isinstance(skip, Skip)
+        assert skip.reason.startswith(f"rolled back {service} {at}, ")
         assert fixture.rollbacks()[0].caused_by == "clean"
     else:
         assert fixture.rollbacks() == []
@@ -99,7 +105,7 @@ def test_the_delay_may_be_stored_with_the_table() -> None:
     fixture.assert_rolled_back(at)
 
 
-def test_scheduling_a_clean_does_it_too() -> None:
+def test_scheduling_a_clean_rolls_back_plans_as_well() -> None:
     fixture = PlanFixture("clustering")
     at = fixture.schedule()
     assert isinstance(fixture.runner().schedule("clean"), Skip)
@@ -131,9 +137,9 @@ def test_each_plan_has_a_transaction_of_its_own() -> None:
 
 def plan_of(fixture: PlanFixture, day: str, options: Mapping[str, str]) -> str:
     selected = {"hoodie.clustering.plan.strategy.partition.selected": day}
-    found = fixture.runner({**options, **selected}).schedule("clustering")
-    assert isinstance(found, Instant)
-    return found.requested_at
+    instant = fixture.runner({**options, **selected}).schedule("clustering")
+    assert isinstance(instant, Instant)
+    return instant.requested_at
 
 
 def test_an_execution_that_begins_in_between_is_asked_to_stop() -> None:
@@ -142,7 +148,7 @@ def test_an_execution_that_begins_in_between_is_asked_to_stop() -> None:
     at = fixture.schedule()
 
     class Late(CountingStorage):
-        """Somebody begins to execute a plan as soon as its rollback is requested."""
+        """Another process begins to execute a plan as soon as its rollback is requested."""
 
         def create(self, path: str, data: bytes) -> None:
             super().create(path, data)
@@ -151,8 +157,8 @@ def test_an_execution_that_begins_in_between_is_asked_to_stop() -> None:
 
     replace(fixture.runner(), storage=Late(fixture.storage)).run("clean")
     assert fixture.state(at) == "REQUESTED"
-    (told,) = fixture.rollbacks()
-    assert not told.instant.is_completed
+    (rollback,) = fixture.rollbacks()
+    assert not rollback.instant.is_completed
     fixture.expire_heartbeats()
     fixture.table.upsert(fixture.rows_before)
     fixture.assert_rolled_back(at)

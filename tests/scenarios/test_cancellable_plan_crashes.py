@@ -129,14 +129,14 @@ def deaths(
 
 @each_crash
 @pytest.mark.parametrize(("service", "case"), SERVED.values(), ids=list(SERVED))
-def test_readers_never_notice_and_others_put_it_right(
+def test_readers_see_no_change_and_other_processes_recover(
     service: str, case: Case, after_effect: bool
 ) -> None:
     fixture = PlanFixture(service)
     case.start(fixture)
-    dropped = [each for each in fixture.rows_before if each["day"] != "2026-01-02"]
+    dropped = [record for record in fixture.rows_before if record["day"] != "2026-01-02"]
     for survive, table in deaths(fixture, case, after_effect=after_effect):
-        # Somebody else may have been faster, which is the point of it.
+        # Another process may have committed first, which a cancellable plan allows.
         before = table.table.rows()
         assert before in (fixture.rows_before, dropped), survive
         assert_one_plan_for_a_group(table)
@@ -164,9 +164,9 @@ def assert_one_plan_for_a_group(fixture: PlanFixture) -> None:
 
 
 def assert_no_cancelled_file_is_visible(fixture: PlanFixture) -> None:
-    """Files of instants that a completed rollback removed are gone."""
-    gone = {r.target.requested_at for r in fixture.rollbacks() if r.instant.is_completed}
-    assert [path for at in gone for path in fixture.files_of(at)] == []
+    """No file of an instant that a completed rollback removed is left."""
+    rolled_back = {r.target.requested_at for r in fixture.rollbacks() if r.instant.is_completed}
+    assert [path for at in rolled_back for path in fixture.files_of(at)] == []
 
 
 def assert_whole(fixture: PlanFixture) -> None:

@@ -50,24 +50,24 @@ each_writer = pytest.mark.parametrize("options", WRITERS.values(), ids=list(WRIT
 
 
 def scheduled(table: WrittenTable, service: str) -> str:
-    found = table.services(AT_ONCE).schedule(service)
-    assert isinstance(found, Instant)
-    return found.requested_at
+    instant = table.services(AT_ONCE).schedule(service)
+    assert isinstance(instant, Instant)
+    return instant.requested_at
 
 
 class Overtaken(LocalEngine):
-    """Work that is done; then its process freezes while `act` runs."""
+    """Runs the tasks; then its process freezes while `act` runs."""
 
     def __init__(self, act: Callable[[], object], error: LakewrightError | None) -> None:
         self._act = act
         self._error = error
 
     def map(self, do: Any, items: Any, size: Any) -> Any:
-        found = super().map(do, items, size)
+        results = super().map(do, items, size)
         self._act()
         if self._error is not None:
             raise self._error
-        return found
+        return results
 
 
 @each_service
@@ -79,20 +79,20 @@ def test_an_expired_execution_undoes_nothing(
     table = SERVICES[service](options)
     at = scheduled(table, service)
     before = table.rows()
-    done = []
+    commits = []
 
     def other() -> None:
-        # A heartbeat that is gone counts as expired.
+        # A deleted heartbeat counts as expired.
         table.storage.delete(f".hoodie/.heartbeat/{at}")
-        done.append(table.services().execute(at))
+        commits.append(table.services().execute(at))
         table.upsert([row("a", 9, "after")])
 
     runner = replace(table.services(), engine=lambda: Overtaken(other, error))
     with pytest.raises((ConflictError, UnavailableError)):
         runner.execute(at)
-    expected = [row("a", 9, "after") if each["id"] == "a" else each for each in before]
+    expected = [row("a", 9, "after") if record["id"] == "a" else record for record in before]
     assert table.rows() == sorted(expected, key=str)
-    assert table.services().execute(at) == done[0]
+    assert table.services().execute(at) == commits[0]
     snapshot = load_snapshot(table.storage)
     assert not snapshot.timeline.pending()
     for stat in snapshot.commits(snapshot.timeline.completed_writes)[-2].write_stats():
@@ -100,7 +100,7 @@ def test_an_expired_execution_undoes_nothing(
 
 
 @each_service
-def test_the_late_commit_of_a_dead_attempt_goes(service: str) -> None:
+def test_the_late_commit_of_a_dead_attempt_is_deleted(service: str) -> None:
     """Storage carries a request out after its process died, and after the attempt was undone."""
     table = SERVICES[service]({})
     at = scheduled(table, service)
@@ -115,8 +115,8 @@ def test_the_late_commit_of_a_dead_attempt_goes(service: str) -> None:
     runner = replace(table.services(), engine=lambda: Overtaken(late, None))
     assert runner.execute(at)
     assert table.rows() == before
-    found = [i for i in load_snapshot(table.storage).timeline if i.requested_at == at]
-    assert [i.completed_at != f"{int(at) + 1}" for i in found] == [True]
+    instants = [i for i in load_snapshot(table.storage).timeline if i.requested_at == at]
+    assert [i.completed_at != f"{int(at) + 1}" for i in instants] == [True]
 
 
 @each_service
@@ -125,8 +125,8 @@ def test_file_names_contain_the_attempt_that_wrote_them(service: str) -> None:
     at = scheduled(table, service)
     numbers: list[str] = []
     for error in (UnavailableError("lost"), None):
-        hands = Overtaken(lambda: numbers.extend(_attempts(table, at)), error)
-        runner = replace(table.services(), engine=partial(_given, hands))
+        engine = Overtaken(lambda: numbers.extend(_attempts(table, at)), error)
+        runner = replace(table.services(), engine=partial(_given, engine))
         if error is None:
             assert runner.execute(at)
         else:
@@ -140,8 +140,8 @@ def test_file_names_contain_the_attempt_that_wrote_them(service: str) -> None:
     assert all(name.split("_")[1].split("-")[1] == second for name in files)
 
 
-def _given(hands: LocalEngine) -> LocalEngine:
-    return hands
+def _given(engine: LocalEngine) -> LocalEngine:
+    return engine
 
 
 def _attempts(table: WrittenTable, at: str) -> list[str]:

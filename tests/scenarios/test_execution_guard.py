@@ -43,7 +43,7 @@ def then(*acts: Callable[[], object]) -> None:
         act()
 
 
-def lost() -> None:
+def lose_worker() -> None:
     raise UnavailableError("a worker was lost")
 
 
@@ -60,8 +60,8 @@ class TestImmutable:
     def test_a_of_many_writers_one_executes_a_new_plan(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule(IMMUTABLE)
-        done = fixture.execute(at, InterruptedEngine(refused(fixture, at)))
-        assert fixture.execute(at) == done
+        commit = fixture.execute(at, InterruptedEngine(refused(fixture, at)))
+        assert fixture.execute(at) == commit
         assert len(results_of(fixture, at)) == 1
         assert fixture.rollbacks() == []
         assert fixture.table.rows() == fixture.rows_before
@@ -71,7 +71,7 @@ class TestImmutable:
         fixture = PlanFixture(service)
         at = fixture.schedule(IMMUTABLE)
         with pytest.raises(UnavailableError):
-            fixture.execute(at, InterruptedEngine(partial(then, refused(fixture, at), lost)))
+            fixture.execute(at, InterruptedEngine(partial(then, refused(fixture, at), lose_worker)))
         fixture.assert_still_pending(at)
         assert fixture.execute(at)
 
@@ -89,18 +89,18 @@ class TestImmutable:
         assert fixture.table.rows() == fixture.rows_before
 
     @each_service
-    def test_b_and_the_first_that_only_held_still_completes_nothing(self, service: str) -> None:
+    def test_b_and_a_first_process_that_only_stalled_completes_nothing(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule(IMMUTABLE)
-        done = []
+        commits = []
 
         def overtake() -> None:
             fixture.expire_heartbeats()
-            done.append(fixture.execute(at))
+            commits.append(fixture.execute(at))
 
         with pytest.raises(ConflictError):
             fixture.execute(at, InterruptedEngine(overtake))
-        assert fixture.execute(at) == done[0]
+        assert fixture.execute(at) == commits[0]
         assert len(results_of(fixture, at)) == 1
         assert fixture.table.rows() == fixture.rows_before
 
@@ -111,11 +111,11 @@ class TestImmutable:
         fixture.crash_executing(at)
         fixture.expire_heartbeats()
         with pytest.raises(UnavailableError):
-            fixture.execute(at, InterruptedEngine(lost))
+            fixture.execute(at, InterruptedEngine(lose_worker))
         assert len(fixture.rollbacks()) == 1
-        done = fixture.execute(at, InterruptedEngine(refused(fixture, at)))
+        commit = fixture.execute(at, InterruptedEngine(refused(fixture, at)))
         assert len(fixture.rollbacks()) == 1
-        assert fixture.execute(at) == done
+        assert fixture.execute(at) == commit
         assert fixture.table.rows() == fixture.rows_before
 
 
@@ -126,8 +126,8 @@ class TestMutable:
     def test_a_of_many_writers_one_executes_a_new_plan(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
-        done = fixture.execute(at, InterruptedEngine(refused(fixture, at)))
-        assert fixture.execute(at) == done
+        commit = fixture.execute(at, InterruptedEngine(refused(fixture, at)))
+        assert fixture.execute(at) == commit
         assert len(results_of(fixture, at)) == 1
         assert fixture.rollbacks() == []
         assert fixture.table.rows() == fixture.rows_before
@@ -137,16 +137,16 @@ class TestMutable:
         fixture = PlanFixture(service)
         at = fixture.schedule()
         with pytest.raises(UnavailableError, match="a worker was lost") as failure:
-            fixture.execute(at, InterruptedEngine(partial(then, refused(fixture, at), lost)))
+            fixture.execute(at, InterruptedEngine(partial(then, refused(fixture, at), lose_worker)))
         assert failure.value.__notes__ == [
             "The plan was cancellable, and was rolled back with its execution."
         ]
         fixture.assert_rolled_back(at)
-        (told,) = fixture.rollbacks()
-        assert (told.caused_by, told.reason) == ("its execution", "a worker was lost")
-        with pytest.raises(InvalidError, match="was rolled back") as gone:
+        (rollback,) = fixture.rollbacks()
+        assert (rollback.caused_by, rollback.reason) == ("its execution", "a worker was lost")
+        with pytest.raises(InvalidError, match="was rolled back") as refusal:
             fixture.execute(at)
-        assert gone.value.facts["reason"] == "a worker was lost"
+        assert refusal.value.facts["reason"] == "a worker was lost"
         assert fixture.table.rows() == fixture.rows_before
 
     @each_service
@@ -178,7 +178,7 @@ class TestMutable:
         assert fixture.table.rows() == fixture.rows_before
 
     @each_service
-    def test_d_but_not_what_only_held_still(self, service: str) -> None:
+    def test_d_but_not_an_execution_that_stalled(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
 
@@ -193,7 +193,7 @@ class TestMutable:
 
     @each_service
     @pytest.mark.parametrize("age_ms", [0, TEN_MINUTES_MS - 1000])
-    def test_e_a_young_plan_has_its_chance(self, service: str, age_ms: int) -> None:
+    def test_e_a_clean_leaves_a_young_plan(self, service: str, age_ms: int) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
         fixture.clock.advance(age_ms)
@@ -203,13 +203,13 @@ class TestMutable:
         assert fixture.table.rows() == fixture.rows_before
 
     @each_service
-    def test_e_an_old_one_has_not(self, service: str) -> None:
+    def test_e_a_clean_rolls_back_an_old_plan(self, service: str) -> None:
         fixture = PlanFixture(service)
         at = fixture.schedule()
         fixture.clock.advance(TEN_MINUTES_MS)
-        told = fixture.clean(DELAY)
-        assert isinstance(told, Skip)
-        assert f"{service} {at}, nobody has begun it in 10 minutes" in told.reason
+        skip = fixture.clean(DELAY)
+        assert isinstance(skip, Skip)
+        assert f"{service} {at}, nobody has begun it in 10 minutes" in skip.reason
         fixture.assert_rolled_back(at)
         with pytest.raises(InvalidError, match="was rolled back"):
             fixture.execute(at)
@@ -249,10 +249,10 @@ class TestMutable:
 class TestGuard:
     """What holds for plans of both kinds."""
 
-    def test_a_heartbeat_is_gone_when_the_execution_ends(
+    def test_a_heartbeat_is_deleted_when_the_execution_ends(
         self, service: str, plan: dict[str, str]
     ) -> None:
-        for end in (lambda: None, lost):
+        for end in (lambda: None, lose_worker):
             fixture = PlanFixture(service)
             at = fixture.schedule(plan)
             beating: list[str] = []
@@ -320,13 +320,15 @@ class TestGuard:
             fixture.runner(on).execute(at)
         assert fixture.execute(at)
 
-    def test_the_table_may_say_so_as_well(self, service: str, plan: dict[str, str]) -> None:
+    def test_the_table_may_switch_the_guard_on_as_well(
+        self, service: str, plan: dict[str, str]
+    ) -> None:
         fixture = PlanFixture(service, options={})
         store(fixture, "hoodie.table.service.execution.guard", "true")
         at = fixture.schedule(plan)
-        seen: list[str] = []
-        fixture.execute(at, InterruptedEngine(lambda: seen.extend(beats(fixture))))
-        assert seen == [at]
+        heartbeats: list[str] = []
+        fixture.execute(at, InterruptedEngine(lambda: heartbeats.extend(beats(fixture))))
+        assert heartbeats == [at]
 
 
 def beats(fixture: PlanFixture) -> list[str]:
@@ -358,26 +360,26 @@ class KeepsHeartbeats(MortalStorage):
 
 @each_service
 def test_every_cancellable_execution_has_a_heartbeat(service: str) -> None:
-    """Whoever asks, be it with other options, must not take a lone writer for dead."""
+    """Processes with other options must not take a lone writer for dead."""
     fixture = PlanFixture(service, options={})
     at = fixture.schedule()
-    seen: list[str] = []
-    fixture.execute(at, InterruptedEngine(lambda: seen.extend(beats(fixture))))
-    assert seen == [at]
+    heartbeats: list[str] = []
+    fixture.execute(at, InterruptedEngine(lambda: heartbeats.extend(beats(fixture))))
+    assert heartbeats == [at]
 
 
 @each_service
 def test_what_another_process_completed_stays(service: str) -> None:
-    """Who does not know of guards may execute the same plan, and be faster."""
+    """A process without the guard may execute the same plan, and complete it first."""
     fixture = PlanFixture(service)
     at = fixture.schedule()
     words = {"compaction": "commit", "logcompaction": "deltacommit", "clustering": "replacecommit"}
 
     def complete() -> None:
-        done = Instant(at, Action(words[service]), completed_at=f"{int(at) + 1}")
+        instant = Instant(at, Action(words[service]), completed_at=f"{int(at) + 1}")
         write = format_replace_commit if service == "clustering" else format_commit
         data = write(CommitMetadata(operation="COMPACT", extra={"schema": "{}"}))
-        fixture.storage.create(f".hoodie/timeline/{done.file_name}", data)
+        fixture.storage.create(f".hoodie/timeline/{instant.file_name}", data)
 
     with pytest.raises(ConflictError, match="completed by another process"):
         fixture.execute(at, InterruptedEngine(complete))
@@ -386,17 +388,17 @@ def test_what_another_process_completed_stays(service: str) -> None:
     assert fixture.table.rows() == fixture.rows_before
 
 
-def test_the_picture_of_three_writers() -> None:
+def test_three_writers_of_one_plan() -> None:
     """A and B begin at the same time, one of them goes on and dies, and C executes the plan."""
     fixture = PlanFixture("compaction")
     at = fixture.schedule(IMMUTABLE)
     with pytest.raises(UnavailableError):
-        fixture.execute(at, InterruptedEngine(partial(then, refused(fixture, at), lost)))
+        fixture.execute(at, InterruptedEngine(partial(then, refused(fixture, at), lose_worker)))
     fixture.crash_executing(at)
     refused(fixture, at)()
     fixture.expire_heartbeats()
-    done = fixture.execute(at)
-    assert (done.instant, done.action) == (at, "commit")
+    commit = fixture.execute(at)
+    assert (commit.instant, commit.action) == (at, "commit")
     assert fixture.table.rows() == fixture.rows_before == fixture.table.rows(optimized=True)
 
 
@@ -404,15 +406,15 @@ def test_real_hudi_reads_the_plan_as_any_other() -> None:
     for service in ("compaction", "clustering"):
         fixture = PlanFixture(service)
         plain, marked = (
-            fixture.runner(told).preview(service) for told in (IMMUTABLE, CANCELLABLE_PLAN)
+            fixture.runner(options).preview(service) for options in (IMMUTABLE, CANCELLABLE_PLAN)
         )
         assert (plain.cancellable, marked.cancellable) == (False, True)
         assert marked.extra == {**plain.extra, **CANCELLABLE_PLAN}
         assert replace(marked, extra=plain.extra) == plain
         at = fixture.schedule()
-        found = load_snapshot(fixture.storage).plan_of(at, Action(service))
-        assert found is not None
-        assert found.cancellable
+        plan = load_snapshot(fixture.storage).plan_of(at, Action(service))
+        assert plan is not None
+        assert plan.cancellable
 
 
 def test_a_plan_may_be_made_cancellable_by_the_table() -> None:
@@ -424,12 +426,12 @@ def test_a_plan_may_be_made_cancellable_by_the_table() -> None:
     assert "cancellable" not in str(fixture.runner().preview("clean"))
 
 
-def test_other_services_take_no_notice() -> None:
+def test_plans_of_other_services_are_not_cancellable() -> None:
     fixture = PlanFixture("compaction", options={**MULTI_WRITER, **CANCELLABLE_PLAN})
     assert fixture.runner().run("compaction")
     for _ in range(2):
         fixture.table.upsert(fixture.rows_before)
-    found = fixture.runner({"hoodie.clean.commits.retained": "1"}).schedule("clean")
-    assert isinstance(found, Instant)
+    instant = fixture.runner({"hoodie.clean.commits.retained": "1"}).schedule("clean")
+    assert isinstance(instant, Instant)
     ((_, plan),) = load_snapshot(fixture.storage).pending_cleans()
     assert not plan.extra.keys() & CANCELLABLE_PLAN.keys()

@@ -40,7 +40,7 @@ def table(tmp_path: Path) -> WrittenTable:
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
-    """A foreign folder beside the table."""
+    """A foreign folder next to the table."""
     folder = tmp_path / "others"
     (folder / "sub").mkdir(parents=True)
     (folder / "a.txt").write_text("x")
@@ -48,14 +48,14 @@ def others(tmp_path: Path) -> Path:
     return folder
 
 
-def seen(folder: Path) -> dict[str, tuple[int, bytes]]:
+def entries(folder: Path) -> dict[str, tuple[int, bytes]]:
     """All that is in a folder: kinds, times and bytes."""
     return {
-        str(each.relative_to(folder)): (
-            each.lstat().st_mtime_ns,
-            each.read_bytes() if each.is_file() and not each.is_symlink() else b"",
+        str(path.relative_to(folder)): (
+            path.lstat().st_mtime_ns,
+            path.read_bytes() if path.is_file() and not path.is_symlink() else b"",
         )
-        for each in [folder, *folder.rglob("*")]
+        for path in [folder, *folder.rglob("*")]
     }
 
 
@@ -73,15 +73,17 @@ def path_of(table: WrittenTable) -> Path:
 
 @pytest.mark.filterwarnings("ignore:.*symbolic link")
 @pytest.mark.parametrize("by", ["a write", "the doctor"])
-def test_a_linked_metadata_folder_is_no_way_out(table: WrittenTable, others: Path, by: str) -> None:
+def test_nothing_is_written_through_a_linked_metadata_folder(
+    table: WrittenTable, others: Path, by: str
+) -> None:
     link_metadata_folder(table, others)
-    before = seen(others)
+    before = entries(others)
     if by == "a write":
         table.upsert([row("k2", day=DAY)])
     else:
         writer = table.writer().writer()
         assert repair(writer, examine(table.storage, writer.clock)).is_healthy
-    assert seen(others) == before
+    assert entries(others) == before
     assert not (path_of(table) / ".hoodie/metadata").is_symlink()
 
 
@@ -107,29 +109,29 @@ def pending(table: WrittenTable) -> str:
 
 @pytest.mark.filterwarnings("ignore:.*symbolic link")
 def test_a_rollback_does_not_search_behind_a_link(hostile: WrittenTable, tmp_path: Path) -> None:
-    before = seen(tmp_path / "victim")
+    before = entries(tmp_path / "victim")
     WriteClient.create(hostile.storage, {}, hostile.clock).rollback(pending(hostile))
-    assert seen(tmp_path / "victim") == before
+    assert entries(tmp_path / "victim") == before
     assert len(hostile.rows()) == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*symbolic link")
 def test_a_marker_of_a_file_behind_a_link_is_refused(hostile: WrittenTable, tmp_path: Path) -> None:
-    before = seen(tmp_path / "victim")
+    before = entries(tmp_path / "victim")
     name = next((tmp_path / "victim" / DAY).glob("*.parquet")).name
     create_marker(hostile.storage, pending(hostile), f"x/{name}", MarkerKind.CREATE)
     with pytest.raises(InvalidError, match="symbolic link"):
         WriteClient.create(hostile.storage, {}, hostile.clock).rollback(pending(hostile))
-    assert seen(tmp_path / "victim") == before
+    assert entries(tmp_path / "victim") == before
 
 
 @pytest.mark.filterwarnings("ignore:.*symbolic link")
 def test_a_partition_behind_a_link_is_not_written(table: WrittenTable, others: Path) -> None:
     os.symlink(others, path_of(table) / "2026-01-02")
-    before = seen(others)
+    before = entries(others)
     with pytest.raises(InvalidError, match="symbolic link"):
         table.upsert([row("k9", day="2026-01-02")])
-    assert seen(others) == before
+    assert entries(others) == before
     assert len(table.rows()) == 2
 
 
@@ -138,10 +140,14 @@ def test_the_doctor_names_what_is_passed_over(table: WrittenTable, others: Path)
     os.symlink(others, path_of(table) / "linked")
     os.mkdir(os.fsencode(path_of(table)) + b"/\xff\xfe")
     (path_of(table) / DAY / "a\x1b[2Jb").write_text("")
-    found = examine(table.storage, SystemClock())
-    named = {each.target: each for each in found.findings if each.kind is FindingKind.PASSED_OVER}
+    report = examine(table.storage, SystemClock())
+    named = {
+        finding.target: finding
+        for finding in report.findings
+        if finding.kind is FindingKind.PASSED_OVER
+    }
     assert sorted(named) == [f"{DAY}/a\\x1b[2Jb", "\\xff\\xfe", "linked"]
-    assert {each.severity for each in named.values()} == {Severity.WARNING}
+    assert {finding.severity for finding in named.values()} == {Severity.WARNING}
     assert "symbolic link" in named["linked"].message
 
 
@@ -149,6 +155,6 @@ def test_names_that_are_no_paths_do_no_harm(table: WrittenTable) -> None:
     for name in (b"\xff\xfe", b"a\nb", DAY.encode() + b"/\x01", b".hoodie/timeline/\xff"):
         os.mkdir(os.fsencode(path_of(table)) + b"/" + name)
     table.upsert([row("k2", day=DAY), row("k3", day="2026-01-02")])
-    assert [each["id"] for each in table.rows()] == ["k0", "k1", "k2", "k3"]
+    assert [record["id"] for record in table.rows()] == ["k0", "k1", "k2", "k3"]
     assert table.services({"hoodie.clean.commits.retained": "1"}).run("clean") is not None
     shutil.rmtree(path_of(table))

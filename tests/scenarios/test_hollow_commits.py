@@ -25,7 +25,7 @@ C3 = [row("b", 3, "C3", "two"), row("d", 3, "C3", "two")]
 
 
 class Reader:
-    """Somebody who reads on from where the last read ended."""
+    """A reader that continues from where its last read ended."""
 
     def __init__(self, table: WrittenTable, since: str | None = None) -> None:
         self.table = table
@@ -38,7 +38,7 @@ class Reader:
 
 
 def notes(rows: list[Row]) -> list[str]:
-    return sorted(f"{each['id']} {each['note']}" for each in rows)
+    return sorted(f"{record['id']} {record['note']}" for record in rows)
 
 
 def overlapping(kind: str, reader_since_c1: bool) -> tuple[WrittenTable, list[list[str]], Reader]:
@@ -46,21 +46,21 @@ def overlapping(kind: str, reader_since_c1: bool) -> tuple[WrittenTable, list[li
     table = WrittenTable(options=SEVERAL).create(kind)
     first = table.upsert(C1)
     reader = Reader(table, first.completed_at if reader_since_c1 else None)
-    seen = []
+    reads = []
 
     def other_process() -> None:
         table.upsert(C3)
-        seen.append(reader.read())
+        reads.append(reader.read())
 
     table.upsert(C2, before_commit=other_process)
-    seen.append(reader.read())
-    return table, seen, reader
+    reads.append(reader.read())
+    return table, reads, reader
 
 
 @each_kind
 def test_a_reader_that_read_the_first_gets_the_third_and_then_the_second(kind: str) -> None:
-    table, seen, reader = overlapping(kind, reader_since_c1=True)
-    assert seen == [["b C3", "d C3"], ["a C2", "c C2"]]
+    table, reads, reader = overlapping(kind, reader_since_c1=True)
+    assert reads == [["b C3", "d C3"], ["a C2", "c C2"]]
     assert reader.read() == []
     writes = load_snapshot(table.storage).timeline.by_completion
     assert [i.requested_at for i in writes] != sorted(i.requested_at for i in writes)
@@ -68,8 +68,8 @@ def test_a_reader_that_read_the_first_gets_the_third_and_then_the_second(kind: s
 
 @each_kind
 def test_a_reader_from_the_beginning_gets_each_version_once(kind: str) -> None:
-    _, seen, reader = overlapping(kind, reader_since_c1=False)
-    assert seen == [["a C1", "b C3", "d C3"], ["a C2", "c C2"]]
+    _, reads, reader = overlapping(kind, reader_since_c1=False)
+    assert reads == [["a C1", "b C3", "d C3"], ["a C2", "c C2"]]
     assert reader.read() == []
 
 

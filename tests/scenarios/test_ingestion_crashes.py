@@ -60,7 +60,7 @@ def later_clock(start: int = 0) -> ManualClock:
 def finished(storage: Storage, options: Mapping[str, str], clock: ManualClock) -> None:
     made = ingester(storage, CountingSource(), clock, options)
     for _ in range(8):
-        # What could not be tidied up is told.
+        # A warning names the leftovers that could not be deleted.
         with suppress(ConflictError, UnavailableError), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             if made.run().commit is None:
@@ -103,12 +103,12 @@ def test_every_row_is_there_once_after_a_death(
     rounds: int,
     after_effect: bool,
 ) -> None:
-    deaths_seen = 0
+    death_count = 0
     for storage in deaths(starts(options, rounds), options, after_effect=after_effect):
         finished(storage, options, later_clock(1))
         assert stored_keys(storage) == first_keys(10)
-        deaths_seen += 1
-    assert deaths_seen > 5
+        death_count += 1
+    assert death_count > 5
 
 
 class Failing(CountingStorage):

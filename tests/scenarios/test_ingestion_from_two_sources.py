@@ -82,5 +82,5 @@ def test_every_row_of_each_source_comes_once(history: list[tuple[object, ...]]) 
         for source in SOURCES:
             for _ in range(5):
                 round_of(storage, clock, source)
-    found = Counter(key for key in stored_keys(storage) if key != "other")
-    assert found == Counter(dict.fromkeys(first_keys(10), len(SOURCES)))
+    counts = Counter(key for key in stored_keys(storage) if key != "other")
+    assert counts == Counter(dict.fromkeys(first_keys(10), len(SOURCES)))

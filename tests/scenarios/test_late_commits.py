@@ -44,7 +44,7 @@ class StalledWriters:
         return self.writer(InterruptedStorage(self.storage, pattern, act))
 
     def notes(self) -> dict[str, str]:
-        return {each["id"]: each["note"] for each in self.writer().rows()}
+        return {record["id"]: record["note"] for record in self.writer().rows()}
 
     def names(self, folder: str = TIMELINE) -> list[str]:
         return [file.name for file in self.storage.list_files(folder)]
@@ -158,14 +158,14 @@ def test_two_kinds_of_write_never_share_a_time() -> None:
 
     requested = r"\.requested$"
     made = world.stalled(other, requested)
-    done: Any = made.write("INSERT_OVERWRITE", [row("o", 5, "from A", "2026-01-02")])
+    commit: Any = made.write("INSERT_OVERWRITE", [row("o", 5, "from A", "2026-01-02")])
     assert world.notes() == {"a": "first", "b": "first", "z": "from B", "o": "from A"}
     times = [name.partition(".")[0].partition("_")[0] for name in world.names() if "_" in name]
     assert len(set(times)) == len(times) == 3
-    assert done.instant in times
+    assert commit.instant in times
 
 
-def test_rows_put_aside_that_are_gone_are_a_conflict() -> None:
+def test_a_write_whose_spilled_rows_a_rollback_deleted_is_a_conflict() -> None:
     world = StalledWriters({**SEVERAL, "lakewright.write.hand.on.bytes": "0"})
     days = ("2026-01-02", "2026-01-03")
     world.writer().upsert([row(day, day=day) for day in days])

@@ -59,9 +59,9 @@ class LateWrite:
         def stall(storage: Storage, path: str, data: bytes) -> None:
             self.clock.advance(120_000)
             with another_process():
-                found = self.table.services(EAGER).schedule("compaction")
-            assert isinstance(found, Instant)
-            self.planned = found.requested_at
+                instant = self.table.services(EAGER).schedule("compaction")
+            assert isinstance(instant, Instant)
+            self.planned = instant.requested_at
             self.late = path, data
             if dies:
                 raise Crash("gone")
@@ -75,7 +75,7 @@ class LateWrite:
         self.storage.create(*self.late)
 
     def notes(self) -> dict[str, str]:
-        return {each["id"]: each["note"] for each in self.table.rows()}
+        return {record["id"]: record["note"] for record in self.table.rows()}
 
 
 @each_writer
@@ -110,15 +110,15 @@ def test_nor_does_it_complete_over_one_that_lands_while_it_works() -> None:
     def stall(storage: Storage, path: str, data: bytes) -> None:
         scenario.clock.advance(120_000)
         with another_process():
-            found = scenario.table.services(EAGER).schedule("compaction")
-            assert isinstance(found, Instant)
+            instant = scenario.table.services(EAGER).schedule("compaction")
+            assert isinstance(instant, Instant)
             land = InterruptedEngine(lambda: storage.create(path, data))
             runner = replace(scenario.table.services(), engine=lambda: land)
             with pytest.raises(ConflictError, match="a deltacommit completed"):
-                runner.execute(found.requested_at)
+                runner.execute(instant.requested_at)
             with pytest.raises(ConflictError, match="roll the compaction back and plan it again"):
-                scenario.table.services().execute(found.requested_at)
-            refused.append(found.requested_at)
+                scenario.table.services().execute(instant.requested_at)
+            refused.append(instant.requested_at)
             assert scenario.notes() == {"a": "second", "b": "fifth"}
 
     late = scenario.on(InterruptedStorage(scenario.storage, COMPLETED_DELTA, stall))
@@ -132,11 +132,11 @@ def test_a_log_compaction_does_not_begin_over_one_either() -> None:
     scenario = LateWrite({})
     forgotten = scenario.table.upsert([row("a", 3, "third")]).instant
     scenario.table.upsert([row("a", 4, "fourth")])
-    found = scenario.table.services(EAGER).schedule("logcompaction")
-    assert isinstance(found, Instant)
-    forget(scenario.storage, f".hoodie/timeline/{found.file_name}", forgotten)
+    instant = scenario.table.services(EAGER).schedule("logcompaction")
+    assert isinstance(instant, Instant)
+    forget(scenario.storage, f".hoodie/timeline/{instant.file_name}", forgotten)
     with pytest.raises(ConflictError, match="roll the logcompaction back and plan it again"):
-        scenario.table.services().execute(found.requested_at)
+        scenario.table.services().execute(instant.requested_at)
     assert scenario.notes() == {"a": "fourth", "b": "first"}
 
 
@@ -159,9 +159,9 @@ def test_a_write_that_the_plan_names_is_no_conflict(options: Mapping[str, str]) 
         storage.create(path, data)
         scenario.clock.advance(120_000)
         with another_process():
-            found = scenario.table.services(EAGER).schedule("compaction")
-            assert isinstance(found, Instant)
-            assert scenario.table.services().execute(found.requested_at)
+            instant = scenario.table.services(EAGER).schedule("compaction")
+            assert isinstance(instant, Instant)
+            assert scenario.table.services().execute(instant.requested_at)
 
     commit = scenario.on(InterruptedStorage(scenario.storage, COMPLETED_DELTA, slow)).upsert(
         [row("b", 5, "fifth")]

@@ -24,7 +24,7 @@ LOCK = ".hoodie/lock"
 
 
 class Careless(CountingStorage):
-    """Somebody deletes the lock file right before some calls, as real Hudi does."""
+    """Another process deletes the lock file right before some calls, as real Hudi does."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ def test_a_writer_that_keeps_losing_the_lock_before_it_completes_does_not_commit
     assert fixture.names() == fixture.leftovers() == []
 
 
-def test_what_others_did_under_the_lost_lock_is_looked_at() -> None:
+def test_commits_that_others_made_under_the_lost_lock_are_checked_for_conflicts() -> None:
     fixture = TransactionFixture()
     mine, theirs = (begin_action(fixture.writer(OPTIMISTIC), "deltacommit") for _ in range(2))
     others = write_files(theirs, "f1")
@@ -131,8 +131,8 @@ def test_a_writer_that_begins_under_a_lost_lock_begins_after_concurrent_writes()
     def take_over() -> None:
         # Their clock is ahead, and so are their times.
         fixture.clock.advance(60_000)
-        done = begin_action(fixture.writer(OPTIMISTIC), "deltacommit").commit(CommitMetadata())
-        others.append(done.completed_at or "")
+        instant = begin_action(fixture.writer(OPTIMISTIC), "deltacommit").commit(CommitMetadata())
+        others.append(instant.completed_at or "")
         fixture.clock.advance(-60_000)
 
     storage = Careless(fixture.storage, lambda *call: not others and as_it_begins(*call), take_over)

@@ -21,37 +21,37 @@ SETTINGS = HeartbeatSettings()
 
 
 def died_after_commit() -> tuple[TransactionFixture, Instant, list[str]]:
-    """A table whose writer died before it took its markers away, and the files of the commit.
+    """A table whose writer died before it deleted its markers, and the files of the commit.
 
-    A task that it had given up for lost made another file before the commit was there.
+    A task that the driver had given up wrote another file before the commit completed.
     """
     fixture = TransactionFixture()
     begun = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
-    done = begun.commit(write_files(begun, "f1", "f2"))
-    files = [f"p1/{LogFile(file_id, done.requested_at).name}" for file_id in ("f1", "f2")]
-    for path in [*files, stray_of(done)]:
-        create_marker(fixture.storage, done.requested_at, path, MarkerKind.CREATE)
-    fixture.storage.create(stray_of(done), b"rows")
+    instant = begun.commit(write_files(begun, "f1", "f2"))
+    files = [f"p1/{LogFile(file_id, instant.requested_at).name}" for file_id in ("f1", "f2")]
+    for path in [*files, stray_of(instant)]:
+        create_marker(fixture.storage, instant.requested_at, path, MarkerKind.CREATE)
+    fixture.storage.create(stray_of(instant), b"rows")
     newer = begin_action(fixture.writer(OPTIMISTIC), "deltacommit")
     newer.commit(CommitMetadata())
     fixture.clock.advance(600_000)
-    return fixture, done, files
+    return fixture, instant, files
 
 
-def stray_of(done: Instant) -> str:
-    return f"p1/{LogFile('lost', done.requested_at).name}"
+def stray_of(instant: Instant) -> str:
+    return f"p1/{LogFile('lost', instant.requested_at).name}"
 
 
-def stays(fixture: TransactionFixture, done: Instant) -> None:
+def stays(fixture: TransactionFixture, instant: Instant) -> None:
     """The write is on the active timeline."""
 
 
 @pytest.mark.parametrize("make", [stays, archive_instant], ids=["active", "archived"])
-def test_what_a_commit_does_not_list_goes_before_its_markers(
+def test_files_that_a_commit_does_not_list_are_deleted_before_its_markers(
     make: Callable[[TransactionFixture, Instant], None],
 ) -> None:
-    fixture, done, files = died_after_commit()
-    make(fixture, done)
+    fixture, instant, files = died_after_commit()
+    make(fixture, instant)
     delete_orphan_files(load_snapshot(fixture.storage), SETTINGS, fixture.clock.now_ms())
     assert [
         path for path in fixture.leftovers() if path.startswith(("p1/", ".hoodie/.temp"))
@@ -59,19 +59,22 @@ def test_what_a_commit_does_not_list_goes_before_its_markers(
 
 
 def test_deleting_leftovers_leaves_orphan_files_to_the_lock_holder() -> None:
-    fixture, done, _ = died_after_commit()
+    fixture, instant, _ = died_after_commit()
     before = fixture.leftovers()
-    found = find_leftovers(fixture.storage, SETTINGS, fixture.clock)
-    assert (found.marked, found.orphans) == ((), (done.requested_at,))
-    delete_leftovers(fixture.storage, found)
+    leftovers = find_leftovers(fixture.storage, SETTINGS, fixture.clock)
+    assert (leftovers.marked, leftovers.orphans) == ((), (instant.requested_at,))
+    delete_leftovers(fixture.storage, leftovers)
     assert fixture.leftovers() == before
 
 
 def test_only_some_instants_are_looked_at() -> None:
-    fixture, done, _ = died_after_commit()
+    fixture, instant, _ = died_after_commit()
     before = fixture.leftovers()
     delete_orphan_files(
-        load_snapshot(fixture.storage), SETTINGS, fixture.clock.now_ms(), [f"{done.requested_at}9"]
+        load_snapshot(fixture.storage),
+        SETTINGS,
+        fixture.clock.now_ms(),
+        [f"{instant.requested_at}9"],
     )
     assert fixture.leftovers() == before
 
@@ -91,13 +94,13 @@ def test_all_names_in_a_commit_are_listed_ones() -> None:
     assert fixture.leftovers() == sorted(f"p1/{name}" for name in names)
 
 
-def test_nothing_goes_where_the_commit_cannot_be_read() -> None:
-    fixture, done, _ = died_after_commit()
-    fixture.storage.replace(f".hoodie/timeline/{done.file_name}", b"torn")
+def test_nothing_is_deleted_if_the_commit_cannot_be_read() -> None:
+    fixture, instant, _ = died_after_commit()
+    fixture.storage.replace(f".hoodie/timeline/{instant.file_name}", b"torn")
     before = fixture.leftovers()
     with pytest.warns(RuntimeWarning, match="may be left"):
         delete_orphan_files(load_snapshot(fixture.storage), SETTINGS, fixture.clock.now_ms())
     with pytest.warns(RuntimeWarning, match="may be left"):
-        found = find_leftovers(fixture.storage, SETTINGS, fixture.clock)
-    assert (found.marked, found.orphans) == ((), ())
+        leftovers = find_leftovers(fixture.storage, SETTINGS, fixture.clock)
+    assert (leftovers.marked, leftovers.orphans) == ((), ())
     assert fixture.leftovers() == before

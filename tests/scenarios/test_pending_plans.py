@@ -43,9 +43,9 @@ def on(table: WrittenTable, storage: Storage) -> WrittenTable:
 
 
 def scheduled(table: WrittenTable, options: Mapping[str, str] | None = None) -> str:
-    found = table.services({**AT_ONCE, **(options or {})}).schedule("compaction")
-    assert isinstance(found, Instant)
-    return found.requested_at
+    instant = table.services({**AT_ONCE, **(options or {})}).schedule("compaction")
+    assert isinstance(instant, Instant)
+    return instant.requested_at
 
 
 def pending(table: WrittenTable) -> list[str]:
@@ -81,9 +81,9 @@ def test_of_two_plans_made_at_once_one_stays() -> None:
         storage.create(path, data)
 
     slow = on(table, InterruptedStorage(table.storage, PLAN_FILE, other_process))
-    found = slow.services(AT_ONCE).schedule("compaction")
-    assert isinstance(found, Skip)
-    assert "held by compaction" in found.reason
+    skip = slow.services(AT_ONCE).schedule("compaction")
+    assert isinstance(skip, Skip)
+    assert "held by compaction" in skip.reason
     assert pending(table) == other
 
 
@@ -138,8 +138,10 @@ def test_a_write_succeeds_if_the_plan_it_scheduled_is_cancelled_concurrently() -
     slow = on(
         table, InterruptedStorage(table.storage, r"\d{17}_\d{17}\.deltacommit$", other_process)
     )
-    done = slow.upsert([row("c")], {"hoodie.compact.inline": "true"})
-    assert any(isinstance(each, Skip) and "rolled back" in each.reason for each in done.services)
+    commit = slow.upsert([row("c")], {"hoodie.compact.inline": "true"})
+    assert any(
+        isinstance(outcome, Skip) and "rolled back" in outcome.reason for outcome in commit.services
+    )
     assert pending(table) == []
 
 
@@ -162,41 +164,44 @@ def test_a_void_plan_is_named_and_nothing_waits_for_it() -> None:
     older, newer = plan_twice(table)
     table.services().execute(newer)
     table.upsert([row("a", 3, "third")])
-    told = (
+    reason = (
         f"compaction {older} is superseded, as compaction {newer} has compacted its file groups "
         "since"
     )
-    reasons = {each.partition: each.reason for each in debt(table)}
-    assert reasons == {DAYS[0]: f"{told}: roll it back"}
-    with pytest.raises(ConflictError, match=f"{told}: roll it back"):
+    reasons = {entry.partition: entry.reason for entry in debt(table)}
+    assert reasons == {DAYS[0]: f"{reason}: roll it back"}
+    with pytest.raises(ConflictError, match=f"{reason}: roll it back"):
         table.services().execute(older)
-    (step, done) = run_round(table.services(AT_ONCE), ["compaction"])
-    assert step.outcome == Skip(f"{told}: roll it back")
-    assert isinstance(done.outcome, Commit)
+    (step, executed) = run_round(table.services(AT_ONCE), ["compaction"])
+    assert step.outcome == Skip(f"{reason}: roll it back")
+    assert isinstance(executed.outcome, Commit)
     assert debt(table) == ()
     table.writer().rollback(older)
     assert pending(table) == []
 
 
-def test_a_write_says_so_too_and_compacts() -> None:
+def test_a_write_skips_the_superseded_plan_and_compacts() -> None:
     table = with_logs()
     older, newer = plan_twice(table)
     table.services().execute(newer)
-    told, done = table.upsert([row("a", 3, "third")], INLINE).services
-    assert isinstance(told, Skip)
-    assert f"compaction {older} is superseded" in told.reason
-    assert isinstance(done, Commit)
-    assert {each["id"]: each["note"] for each in table.rows()} == {"a": "third", "b": "second"}
+    skip, commit = table.upsert([row("a", 3, "third")], INLINE).services
+    assert isinstance(skip, Skip)
+    assert f"compaction {older} is superseded" in skip.reason
+    assert isinstance(commit, Commit)
+    assert {record["id"]: record["note"] for record in table.rows()} == {
+        "a": "third",
+        "b": "second",
+    }
 
 
 def test_of_two_plans_for_the_same_groups_the_newer_is_executed() -> None:
     table = with_logs()
     older, newer = plan_twice(table)
-    conflict, done, *_ = table.upsert([row("a", 3, "third")], INLINE).services
+    conflict, commit, *_ = table.upsert([row("a", 3, "third")], INLINE).services
     assert isinstance(conflict, Skip)
     assert "a compaction is pending" in conflict.reason
-    assert isinstance(done, Commit)
-    assert done.instant == newer
+    assert isinstance(commit, Commit)
+    assert commit.instant == newer
     assert pending(table) == [older]
 
 
@@ -222,8 +227,8 @@ def test_a_look_at_the_table_between_services_may_fail_like_a_service() -> None:
     table = with_logs()
     flaky = on(table, Unanswering(table.storage))
     with pytest.warns(RuntimeWarning, match="compaction after a write failed: no answer"):
-        done, failed = flaky.upsert([row("a", 3, "third")], LENIENT).services
-    assert isinstance(done, Commit)
+        commit, failed = flaky.upsert([row("a", 3, "third")], LENIENT).services
+    assert isinstance(commit, Commit)
     assert failed == Skip("compaction: no answer")
 
 

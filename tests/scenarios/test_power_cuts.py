@@ -139,7 +139,7 @@ def restore(table: WrittenTable) -> object:
 
 @dataclass(frozen=True)
 class Operation:
-    """What is done to a table, and made ready for it.
+    """An operation on a table, and what it needs beforehand.
 
     A service that was interrupted is run `again`, and so is what only its user can go on with.
     `between` are the states that readers may see on the way.
@@ -224,7 +224,7 @@ def at(folder: Path, files: Mapping[str, bytes], **storage: object) -> WrittenTa
 
 @dataclass
 class RecordedOperation:
-    """An operation that was recorded, and what may be found if the power fails in it."""
+    """A recorded operation, and the states that a power cut during it may leave."""
 
     operation: Operation
     disk: RecordedDisk
@@ -244,15 +244,15 @@ class RecordedOperation:
         return cls(operation, disk, [old, new, *operation.between(kind)], new)
 
     def cuts(self, more: int) -> Iterator[PowerCut]:
-        """What can be found, each once; those after the end first."""
+        """The states that a power cut may leave, each once; those after the end first."""
         chance = random.Random(19)
-        seen: set[int] = set()
+        hashes: set[int] = set()
         for calls in range(len(self.disk), -1, -1):
             for files in self.disk.after(calls).outcomes(chance, more):
                 shown = {p: data for p, data in files.items() if not is_temporary(p.split("/")[-1])}
                 mark = hash(frozenset(shown.items()))
-                if mark not in seen:
-                    seen.add(mark)
+                if mark not in hashes:
+                    hashes.add(mark)
                     yield PowerCut(calls, calls == len(self.disk), files)
 
 
@@ -308,12 +308,12 @@ def test_a_new_table_is_there_with_all_folders_above_it(folder: Path) -> None:
     table.upsert([row("k0")])
     for calls, rows in ((created, []), (len(disk), [row("k0")])):
         for files in disk.after(calls).outcomes(random.Random(19), more=5):
-            found = at(folder / "cut", files, durable=False)
-            found.storage = LocalStorage(f"{folder}/cut/lake/new/t", durable=False)
+            restored = at(folder / "cut", files, durable=False)
+            restored.storage = LocalStorage(f"{folder}/cut/lake/new/t", durable=False)
             # A table without commits has no schema that could be read.
-            assert not rows or found.rows() == rows
-            found.upsert([row("last")])
-            assert found.rows() == [*rows, row("last")]
+            assert not rows or restored.rows() == rows
+            restored.upsert([row("last")])
+            assert restored.rows() == [*rows, row("last")]
             shutil.rmtree(folder / "cut")
 
 
@@ -330,9 +330,9 @@ def test_a_marker_that_is_lost_does_not_keep_its_file_in_the_table(kind: str, fo
 
 
 def unmarked(disk: RecordedDisk, calls: int) -> list[dict[str, bytes]]:
-    """What may be found where one marker of a pending write is missing, and another is there."""
+    """The files where one marker of a pending write is missing, and another is there."""
     cut = disk.after(calls)
-    found = []
+    outcomes = []
     for number in range(cut.unsynced_count):
         files = cut.without(number)
         marked = {
@@ -345,8 +345,8 @@ def unmarked(disk: RecordedDisk, calls: int) -> list[dict[str, bytes]]:
         completed = tuple(f".hoodie/timeline/{instant}_" for instant in instants)
         pending = not any(path.startswith(completed) for path in files)
         if marked and written - marked and pending:
-            found.append(files)
-    return found
+            outcomes.append(files)
+    return outcomes
 
 
 def is_of(path: str, instants: set[str]) -> bool:
@@ -355,13 +355,16 @@ def is_of(path: str, instants: set[str]) -> bool:
 
 
 def check(recorded: RecordedOperation, table: WrittenTable, *, reported: bool) -> None:
-    found = state(table)
-    assert found in ([recorded.new] if reported else recorded.allowed)
+    recovered = state(table)
+    assert recovered in ([recorded.new] if reported else recorded.allowed)
     recorded.operation.again(table)
     table.upsert([row("last", 1, "after", "2026-01-03")])
     rows, saved = state(table)
     # A rollback that had begun is ended by the next writer; nothing else goes on by itself.
-    assert ([each for each in rows if each["id"] != "last"], saved) in (found, recorded.new)
+    assert ([record for record in rows if record["id"] != "last"], saved) in (
+        recovered,
+        recorded.new,
+    )
     require_whole(table)
 
 

@@ -130,14 +130,14 @@ def test_what_takes_groups_out_pre_empts_every_service(service: str, write: Writ
 def test_the_reason_names_the_process_that_was_faster(service: str) -> None:
     fixture = aged(service)
     at = fixture.schedule()
-    done = drop(fixture)
-    assert isinstance(done, Commit)
+    commit = drop(fixture)
+    assert isinstance(commit, Commit)
     with pytest.raises(ConflictError):
         fixture.execute(at)
-    (told,) = fixture.rollbacks()
-    assert told.caused_by == f"{done.instant}_{done.completed_at}.replacecommit"
+    (rollback,) = fixture.rollbacks()
+    assert rollback.caused_by == f"{commit.instant}_{commit.completed_at}.replacecommit"
     # The timeline shows it: without the file groups, which may be thousands.
-    assert (told.reason or "").endswith("touches the same file groups as this write")
+    assert (rollback.reason or "").endswith("touches the same file groups as this write")
 
 
 ORDINARY = {
@@ -161,7 +161,9 @@ def test_with_an_ordinary_plan_ordinary_rules_hold(service: str, write: Write) -
 
 @pytest.mark.parametrize("service", ["compaction", "logcompaction"])
 @pytest.mark.parametrize("executing", [False, True], ids=["waiting", "executing"])
-def test_log_files_beside_a_compaction_are_no_conflict(service: str, executing: bool) -> None:
+def test_log_files_written_during_a_compaction_are_no_conflict(
+    service: str, executing: bool
+) -> None:
     fixture = PlanFixture(service)
     at = fixture.schedule()
     if executing:
@@ -169,7 +171,7 @@ def test_log_files_beside_a_compaction_are_no_conflict(service: str, executing: 
     else:
         update(fixture)
         assert fixture.execute(at)
-    assert {each["note"] for each in fixture.table.rows()} == {"ninth", "at 3"}
+    assert {record["note"] for record in fixture.table.rows()} == {"ninth", "at 3"}
 
 
 @each_service
@@ -177,17 +179,17 @@ def test_ttl_takes_no_notice_of_files_that_are_being_written(service: str) -> No
     fixture = aged(service)
     at = fixture.schedule()
     fixture.crash_executing(at)
-    assert isinstance(expire(fixture), Commit), "the files of a living execution"
-    assert {each["id"] for each in fixture.table.rows()} == {"late"}
+    assert isinstance(expire(fixture), Commit), "the files of a live execution"
+    assert {record["id"] for record in fixture.table.rows()} == {"late"}
     fixture.assert_still_pending(at, "INFLIGHT")
 
 
 def test_ttl_waits_for_an_ordinary_plan() -> None:
     fixture = aged("clustering")
     fixture.schedule(IMMUTABLE)
-    told = expire(fixture)
-    assert isinstance(told, Skip)
-    assert "held by clustering" in told.reason
+    skip = expire(fixture)
+    assert isinstance(skip, Skip)
+    assert "held by clustering" in skip.reason
 
 
 @each_service
@@ -255,23 +257,25 @@ class TestAnnouncedWrites:
         assert fixture.table.rows() == fixture.rows_before
 
     @pytest.mark.parametrize("operation", ["UPSERT", "INSERT_OVERWRITE"])
-    def test_a_write_elsewhere_is_none_of_its_business(self, operation: str) -> None:
+    def test_a_write_to_another_partition_is_no_conflict(self, operation: str) -> None:
         fixture = PlanFixture("clustering")
         at = fixture.schedule()
-        done: list[Commit] = []
+        commits: list[Commit] = []
         elsewhere = [row("new", day="2026-03-01")]
         fixture.table.write(
-            operation, elsewhere, before_commit=lambda: done.append(fixture.execute(at))
+            operation, elsewhere, before_commit=lambda: commits.append(fixture.execute(at))
         )
-        assert done
+        assert commits
         assert len(fixture.table.rows()) == len(fixture.rows_before) + 1
 
     def test_nor_are_log_files_for_a_compaction(self) -> None:
         fixture = PlanFixture("compaction")
         at = fixture.schedule()
-        done: list[Commit] = []
-        fixture.table.upsert([row("a", 9)], before_commit=lambda: done.append(fixture.execute(at)))
-        assert done
+        commits: list[Commit] = []
+        fixture.table.upsert(
+            [row("a", 9)], before_commit=lambda: commits.append(fixture.execute(at))
+        )
+        assert commits
         assert row("a", 9) in fixture.table.rows()
 
     def test_a_log_compaction_would_abort_them_and_fails(self) -> None:
@@ -289,14 +293,14 @@ class TestAnnouncedWrites:
     def test_an_ordinary_clustering_goes_before_and_the_update_fails(self) -> None:
         fixture = PlanFixture("clustering")
         allowed = {"hoodie.clustering.updates.strategy": "ALLOW"}
-        done: list[Commit] = []
+        commits: list[Commit] = []
         with pytest.raises(ConflictError):
             fixture.table.upsert(
                 [row("a", 9)],
                 allowed,
-                before_commit=lambda: done.append(fixture.execute(fixture.schedule(IMMUTABLE))),
+                before_commit=lambda: commits.append(fixture.execute(fixture.schedule(IMMUTABLE))),
             )
-        assert done
+        assert commits
 
 
 def test_inserts_avoid_file_groups_of_pending_clusterings() -> None:
@@ -314,18 +318,18 @@ class TestPlansOverPlans:
     def test_the_cancellable_one_goes_before_the_other_appears(self, service: str) -> None:
         fixture = PlanFixture(service)
         below = fixture.schedule()
-        seen: list[list[str]] = []
-        storage = Watched(fixture.storage, service, seen)
-        found = replace(fixture.runner(), storage=storage).schedule(service)
-        assert isinstance(found, Instant)
-        assert seen == [[]], "two plans for one group"
+        pending_plans: list[list[str]] = []
+        storage = Watched(fixture.storage, service, pending_plans)
+        instant = replace(fixture.runner(), storage=storage).schedule(service)
+        assert isinstance(instant, Instant)
+        assert pending_plans == [[]], "two plans for one group"
         assert fixture.state(below) == "GONE"
-        (told,) = fixture.rollbacks()
-        assert told.caused_by == f"{service} {found.requested_at}"
-        before = load_snapshot(fixture.storage).plan_of(found.requested_at, Action(service))
+        (rollback,) = fixture.rollbacks()
+        assert rollback.caused_by == f"{service} {instant.requested_at}"
+        before = load_snapshot(fixture.storage).plan_of(instant.requested_at, Action(service))
         assert before is not None
         assert not before.cancellable
-        assert fixture.execute(found.requested_at)
+        assert fixture.execute(instant.requested_at)
         assert fixture.table.rows() == fixture.rows_before
 
     @each_service
@@ -344,29 +348,29 @@ class TestPlansOverPlans:
     def test_but_not_while_it_is_being_executed(self, service: str) -> None:
         fixture = PlanFixture(service)
         below = fixture.schedule()
-        told: list[Instant | Skip] = []
+        outcomes: list[Instant | Skip] = []
         previews: list[object] = []
 
         def other_process() -> None:
-            told.append(fixture.runner().schedule(service))
+            outcomes.append(fixture.runner().schedule(service))
             previews.append(fixture.runner().preview(service))
 
         assert fixture.execute(below, InterruptedEngine(other_process))
-        assert isinstance(told[0], Skip)
-        assert f"{service} {below}, which is being executed" in told[0].reason
-        assert previews == told
+        assert isinstance(outcomes[0], Skip)
+        assert f"{service} {below}, which is being executed" in outcomes[0].reason
+        assert previews == outcomes
 
     @each_service
     def test_a_cancellable_plan_goes_over_no_other(self, service: str) -> None:
         for below in (IMMUTABLE, CANCELLABLE_PLAN):
             fixture = PlanFixture(service)
             at = fixture.schedule(below)
-            told = fixture.runner(CANCELLABLE_PLAN).schedule(service)
-            assert isinstance(told, Skip)
-            assert f"held by {service} {at}" in told.reason
+            skip = fixture.runner(CANCELLABLE_PLAN).schedule(service)
+            assert isinstance(skip, Skip)
+            assert f"held by {service} {at}" in skip.reason
             fixture.assert_still_pending(at)
 
-    def test_groups_that_others_execute_are_left_and_the_rest_is_planned(self) -> None:
+    def test_file_groups_that_others_execute_are_skipped_and_the_rest_is_planned(self) -> None:
         fixture = PlanFixture("clustering")
         some = {"hoodie.clustering.plan.strategy.partition.selected": DAYS[0]}
         at = fixture.schedule({**CANCELLABLE_PLAN, **some})
@@ -382,14 +386,14 @@ class TestPlansOverPlans:
 
     def test_a_compaction_goes_over_a_clustering(self) -> None:
         fixture = PlanFixture("compaction")
-        found = fixture.runner(CANCELLABLE_PLAN).schedule("clustering")
-        assert isinstance(found, Instant | Skip)
+        outcome = fixture.runner(CANCELLABLE_PLAN).schedule("clustering")
+        assert isinstance(outcome, Instant | Skip)
         single = {"hoodie.clustering.plan.strategy.single.group.clustering.enabled": "true"}
-        if isinstance(found, Skip):
-            found = fixture.runner({**CANCELLABLE_PLAN, **single}).schedule("clustering")
-        assert isinstance(found, Instant)
+        if isinstance(outcome, Skip):
+            outcome = fixture.runner({**CANCELLABLE_PLAN, **single}).schedule("clustering")
+        assert isinstance(outcome, Instant)
         at = fixture.schedule(IMMUTABLE)
-        assert fixture.state(found.requested_at) == "GONE"
+        assert fixture.state(outcome.requested_at) == "GONE"
         assert fixture.execute(at)
         assert fixture.table.rows() == fixture.rows_before
 
@@ -397,17 +401,17 @@ class TestPlansOverPlans:
 class Watched(CountingStorage):
     """Notes which plans of a service are pending when another one appears."""
 
-    __slots__ = ("_seen", "_service")
+    __slots__ = ("_pending_plans", "_service")
 
-    def __init__(self, inner: object, service: str, seen: list[list[str]]) -> None:
+    def __init__(self, inner: object, service: str, pending_plans: list[list[str]]) -> None:
         super().__init__(inner)  # type: ignore[arg-type]
         self._service = service
-        self._seen = seen
+        self._pending_plans = pending_plans
 
     def create(self, path: str, data: bytes) -> None:
         if path.endswith(f".{self._service}.requested"):
             pending = load_snapshot(self.inner).timeline.pending(Action(self._service))
-            self._seen.append([i.requested_at for i in pending])
+            self._pending_plans.append([i.requested_at for i in pending])
         super().create(path, data)
 
 
@@ -428,14 +432,14 @@ class TestLogFilesOfACancelledCompaction:
         fixture.expire_heartbeats()
         fixture.runner().cancel(at)
         fixture.assert_rolled_back(at)
-        assert {each["note"] for each in fixture.table.rows()} == {"during"}
+        assert {record["note"] for record in fixture.table.rows()} == {"during"}
         assert fixture.table.rows(optimized=True) == optimized
         assert changed_since(fixture, before.completed_at) == {"a": "during", "b": "during"}
         after = fixture.table.upsert([row("a", 6, "after")])
         assert changed_since(fixture, during.completed_at) == {"a": "after"}
         assert fixture.runner().run("compaction")
         assert fixture.table.rows(optimized=True) == fixture.table.rows()
-        assert {each["id"]: each["note"] for each in fixture.table.rows()} == {
+        assert {record["id"]: record["note"] for record in fixture.table.rows()} == {
             "a": "after",
             "b": "during",
         }
@@ -444,8 +448,8 @@ class TestLogFilesOfACancelledCompaction:
 
 def changed_since(fixture: PlanFixture, since: str) -> dict[str, str]:
     plan = plan_changes(load_consistent_snapshot(fixture.storage), since=since)
-    found = read_plan(fixture.storage, plan.plan).to_pylist()
-    return {each["id"]: each["note"] for each in found}
+    rows = read_plan(fixture.storage, plan.plan).to_pylist()
+    return {record["id"]: record["note"] for record in rows}
 
 
 def test_a_loop_reports_what_it_does_not_execute_and_does_not_sleep() -> None:
@@ -475,8 +479,8 @@ def test_inline_services_leave_a_dead_plan_to_the_clean() -> None:
     fixture.crash_executing(at)
     fixture.expire_heartbeats()
     table = WrittenTable(fixture.storage, fixture.clock, options)
-    done = table.upsert([row("new", day="2026-03-01")])
-    reasons = [each.reason for each in done.services if isinstance(each, Skip)]
+    commit = table.upsert([row("new", day="2026-03-01")])
+    reasons = [outcome.reason for outcome in commit.services if isinstance(outcome, Skip)]
     assert any("executed once" in reason for reason in reasons)
     assert any(f"rolled back clustering {at}" in reason for reason in reasons)
     fixture.assert_rolled_back(at)

@@ -116,7 +116,7 @@ class History:
 
     def has(self, group: tuple[str, str]) -> bool:
         snapshot = load_snapshot(self.built.storage)
-        return any(found.key == group for found in snapshot.groups(snapshot.view()))
+        return any(file_group.key == group for file_group in snapshot.groups(snapshot.view()))
 
     def begin(self, group: tuple[str, str]) -> None:
         if self.begun or not self.has(group):
@@ -141,10 +141,10 @@ class History:
 
     def compact(self, group: tuple[str, str], *, slowly: bool) -> None:
         snapshot = load_snapshot(self.built.storage)
-        found = [g for g in snapshot.groups(snapshot.view()) if g.key == group]
-        if self.begun or not found:
+        groups = [g for g in snapshot.groups(snapshot.view()) if g.key == group]
+        if self.begun or not groups:
             return
-        merged, at = found[0].latest_merged_slice(), self.built.tick()
+        merged, at = groups[0].latest_merged_slice(), self.built.tick()
         operation = CompactionOperation(
             partition=group[0],
             file_id=group[1],
@@ -173,9 +173,9 @@ class History:
         self.built.base(new, self.rows(group), at)
         stats = self.built.stats(at, new, replaced={group[0]: (group[1],)})
         self.replaced.add(group)
-        done = Instant(at, Action.REPLACE_COMMIT, completed_at=self.built.tick())
+        instant = Instant(at, Action.REPLACE_COMMIT, completed_at=self.built.tick())
         self.built.put(
-            done,
+            instant,
             format_replace_commit(
                 CommitMetadata(
                     stats=stats.stats,
@@ -213,17 +213,17 @@ def retained_answers(storage: Storage, earliest: str) -> dict[str, object]:
     """Time travel to each retained commit, and the changes between those that completed since."""
     snapshot = load_snapshot(storage)
     writes = [i for i in snapshot.timeline.completed_writes if i.requested_at >= earliest]
-    found: dict[str, object] = {"now": read_versions(storage)}
+    answers: dict[str, object] = {"now": read_versions(storage)}
     for write in writes:
         plan = plan_snapshot(snapshot, as_of=write.requested_at)
-        found[f"as of {write}"] = read(storage, plan)
+        answers[f"as of {write}"] = read(storage, plan)
     retained = snapshot.timeline.by_time[earliest]
-    done = {i.completed_at or "" for i in snapshot.timeline.completed_writes}
-    ends = sorted(end for end in done if end >= (retained.completed_at or ""))
+    completions = {i.completed_at or "" for i in snapshot.timeline.completed_writes}
+    ends = sorted(end for end in completions if end >= (retained.completed_at or ""))
     for since, until in [*pairwise(ends), *((None, end) for end in ends)]:
         changes = plan_changes(snapshot, since=since, until=until, fallback=False)
-        found[f"from {since} to {until}"] = read(storage, changes.plan)
-    return found
+        answers[f"from {since} to {until}"] = read(storage, changes.plan)
+    return answers
 
 
 def all_answers(storage: Storage) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Queries of the past whose files a clean took, or is about to take: no row is lost silently."""
+"""Queries of the past whose files a clean has deleted or will delete: no row is lost silently."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ COMPACT = {"hoodie.compact.inline.max.delta.commits": "1"}
 ALL = [("a", "w1"), ("b", "w2"), ("c", "first")]
 
 
-def changes(table: WrittenTable, **asked: object) -> list[tuple[str, str]]:
-    plan = plan_changes(load_snapshot(table.storage), **asked)  # type: ignore[arg-type]
-    found = read_plan(table.storage, plan.plan).to_pylist()
-    return sorted((each["id"], each["note"]) for each in found)
+def changes(table: WrittenTable, **bounds: object) -> list[tuple[str, str]]:
+    plan = plan_changes(load_snapshot(table.storage), **bounds)  # type: ignore[arg-type]
+    rows = read_plan(table.storage, plan.plan).to_pylist()
+    return sorted((record["id"], record["note"]) for record in rows)
 
 
 def planned(table: WrittenTable, service: str, options: dict[str, str]) -> str:
@@ -53,9 +53,9 @@ def compacted_after() -> tuple[WrittenTable, list[Commit]]:
 
 
 def cleaned(table: WrittenTable) -> None:
-    done = table.services(ONE).run("clean")
-    assert isinstance(done, Commit)
-    assert done.files
+    commit = table.services(ONE).run("clean")
+    assert isinstance(commit, Commit)
+    assert commit.files
 
 
 def half_cleaned(table: WrittenTable) -> None:
@@ -86,19 +86,19 @@ def test_changes_of_cleaned_slices(
         {"until": last.completed_at},
         {"limit": 3},
     ]
-    before = [changes(table, **asked, fallback=False) for asked in ranges]
+    before = [changes(table, **bounds, fallback=False) for bounds in ranges]
     assert before == [ALL[:2], ALL[:2], ALL, ALL]
     clean(table)
-    assert [changes(table, **asked) for asked in ranges] == before
-    for asked in ranges:
+    assert [changes(table, **bounds) for bounds in ranges] == before
+    for bounds in ranges:
         with pytest.raises(InvalidError, match="were cleaned"):
-            changes(table, **asked, fallback=False)
+            changes(table, **bounds, fallback=False)
 
 
 def test_the_past_before_a_clean_that_died_is_refused() -> None:
     table = WrittenTable(options=QUIET).create()
     rows = [[row("a", n, f"v{n}"), row("b", n, f"v{n}", day="other")] for n in range(4)]
-    commits = [table.upsert(each) for each in rows]
+    commits = [table.upsert(batch) for batch in rows]
     half_cleaned(table)
     for commit in commits[:-1]:
         with pytest.raises(InvalidError, match="cleaned away"):

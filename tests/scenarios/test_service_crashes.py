@@ -119,14 +119,14 @@ def served_once(case: Served, table: WrittenTable) -> None:
     assert table.services(case.options).run(case.name)
 
 
-def test_readers_never_notice_and_the_next_run_ends_it(
+def test_readers_see_no_change_and_the_next_run_completes_it(
     served: tuple[Served, dict[str, bytes]],
 ) -> None:
     case, start = served
     before = fresh(start).rows()
-    done = fresh(start)
-    assert not isinstance(done.services(case.options).run(case.name), Skip)
-    expected = done.rows(optimized=True)
+    complete = fresh(start)
+    assert not isinstance(complete.services(case.options).run(case.name), Skip)
+    expected = complete.rows(optimized=True)
     for survive, table in crash_points(
         partial(fresh, start), lambda t: t.services(case.options).run(case.name)
     ):
@@ -137,7 +137,7 @@ def test_readers_never_notice_and_the_next_run_ends_it(
         assert table.rows(optimized=True) == expected, survive
         assert_whole(table)
         table.upsert([row("last", 1, "after", "2026-01-03")])
-        assert [each for each in table.rows() if each["id"] != "last"] == before, survive
+        assert [record for record in table.rows() if record["id"] != "last"] == before, survive
 
 
 def assert_whole(table: WrittenTable) -> None:

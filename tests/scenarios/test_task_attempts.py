@@ -83,8 +83,8 @@ class TwoAttempts(LocalEngine):
         replace(table.writer(), local_engine=self).write(operation, ArrowRows(self.rows))
 
     def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
-        lost = replace(task, snapshot=replace(task.snapshot, storage=self.slow))
-        self.thread = threading.Thread(target=self._run_slow, args=(lost,))
+        slow_task = replace(task, snapshot=replace(task.snapshot, storage=self.slow))
+        self.thread = threading.Thread(target=self._run_slow, args=(slow_task,))
         self.thread.start()
         self.slow.stopped.wait()
         if self.aborted:
@@ -107,7 +107,7 @@ class TwoAttempts(LocalEngine):
 
 @dataclass(frozen=True)
 class Case:
-    """A table, what is done to it, and whether the driver aborts."""
+    """A table, an operation on it, and whether the driver aborts."""
 
     table_type: str
     operation: Operation
@@ -124,9 +124,9 @@ class Case:
 
     @property
     def expected(self) -> list[Row]:
-        rows = {each["id"]: each for each in FIRST}
+        rows = {record["id"]: record for record in FIRST}
         if not self.aborted:
-            rows |= {each["id"]: each for each in self.rows}
+            rows |= {record["id"]: record for record in self.rows}
         return sorted(rows.values(), key=str)
 
 
@@ -153,7 +153,7 @@ def run_attempts(
     clock.sleep(60)
     storage = MemoryStorage.fresh(start, now_ms=clock.now_ms)
     table = WrittenTable(storage, clock, NO_SERVICES)
-    ordered = sorted(case.rows, key=lambda each: str(each["day"]))
+    ordered = sorted(case.rows, key=lambda record: str(record["day"]))
     slow = SlowAttempt(storage, first, later)
     rows = TwoAttempts(pa.Table.from_pylist(ordered, SCHEMA), slow, case.aborted)
     with suppress(AbortedError):
@@ -186,7 +186,7 @@ def test_rows_are_exact_whatever_call_an_attempt_dies_at(case: Case) -> None:
         newest = row("new0", 3, "newest", DAYS[0])
         table.upsert([newer])
         table.upsert([newest])
-        later = {each["id"]: each for each in [*case.expected, newer, newest]}
+        later = {record["id"]: record for record in [*case.expected, newer, newest]}
         assert table.rows() == sorted(later.values(), key=str), name
         assert unlisted(table.storage) == [], name
         table.clock.sleep(GRACE_MS / 1000)
@@ -194,7 +194,7 @@ def test_rows_are_exact_whatever_call_an_attempt_dies_at(case: Case) -> None:
         assert table.rows() == sorted(later.values(), key=str), name
         assert list(table.storage.list_tree(".hoodie/.temp")) == [], name
         assert examine(table.storage, table.clock).is_healthy, name
-    # The all_interruptions show something only if some attempt has left a file.
+    # The interruptions prove something only if some attempt has left a file.
     assert appeared
 
 
@@ -216,21 +216,21 @@ def test_archiving_does_not_pass_what_may_still_appear(case: Case) -> None:
         clock.sleep(60)
         storage = MemoryStorage.fresh(start, now_ms=clock.now_ms)
         table = WrittenTable(storage, clock, NO_SERVICES)
-        ordered = sorted(case.rows, key=lambda each: str(each["day"]))
+        ordered = sorted(case.rows, key=lambda record: str(record["day"]))
         # It makes its file after everything else, and is killed before it looks at the timeline.
         slow = SlowAttempt(storage, first, 2)
         rows = TwoAttempts(pa.Table.from_pylist(ordered, SCHEMA), slow, case.aborted)
         with suppress(AbortedError):
             rows.write_to(table, case.operation)
         newest = [row("k0", ts, "newest", DAYS[0]) for ts in range(3, 9)]
-        for each in newest:
+        for record in newest:
             clock.sleep(1)
-            table.upsert([each])
+            table.upsert([record])
         runner = table.services(few)
         runner.run("clean")
         runner.run("archive")
         rows.end()
-        later = {each["id"]: each for each in [*case.expected, newest[-1]]}
+        later = {record["id"]: record for record in [*case.expected, newest[-1]]}
         assert table.rows() == sorted(later.values(), key=str), first
         clock.sleep(GRACE_MS / 1000)
         table.upsert([newest[-1]])
@@ -246,10 +246,10 @@ def test_twins_without_markers_are_distinguished_by_the_commit() -> None:
     assert table.rows() == case.expected
     # Updates of the file group go on from the right file.
     table.upsert([row("k0", 3, "third", DAYS[0])])
-    assert [each["note"] for each in table.rows() if each["id"] == "k0"] == ["third"]
-    found = examine(table.storage, later(table))
-    assert [each.kind for each in found.findings] == [FindingKind.UNLISTED_FILE]
-    assert path in str(found.findings[0].facts["files"])
+    assert [record["note"] for record in table.rows() if record["id"] == "k0"] == ["third"]
+    report = examine(table.storage, later(table))
+    assert [finding.kind for finding in report.findings] == [FindingKind.UNLISTED_FILE]
+    assert path in str(report.findings[0].facts["files"])
 
 
 def test_doctor_deletes_files_that_their_commit_does_not_list() -> None:
@@ -257,22 +257,22 @@ def test_doctor_deletes_files_that_their_commit_does_not_list() -> None:
     table, path = table_with_unlisted_file(case)
     # Its rows are there twice: only the commit shows which files count.
     assert len(table.rows()) > len(case.expected)
-    found = examine(table.storage, later(table))
-    assert not found.is_healthy
-    assert [(each.kind, each.safe) for each in found.findings] == [
+    report = examine(table.storage, later(table))
+    assert not report.is_healthy
+    assert [(finding.kind, finding.safe) for finding in report.findings] == [
         (FindingKind.UNLISTED_FILE, True)
     ]
     writer = WriterContext(table.storage, later(table))
-    assert repair(writer, found).is_healthy
+    assert repair(writer, report).is_healthy
     assert not table.storage.exists(path)
     assert table.rows() == case.expected
 
 
 def test_doctor_leaves_young_files_alone() -> None:
     table, path = table_with_unlisted_file(Case("COPY_ON_WRITE", Operation.INSERT, NEW))
-    found = examine(table.storage, table.clock)
-    assert found.is_healthy
-    repair(WriterContext(table.storage, table.clock), found)
+    report = examine(table.storage, table.clock)
+    assert report.is_healthy
+    repair(WriterContext(table.storage, table.clock), report)
     assert table.storage.exists(path)
 
 
@@ -282,11 +282,11 @@ def table_with_unlisted_file(case: Case) -> tuple[WrittenTable, str]:
     for first in range(100):
         for calls in range(5):
             table, _ = run_attempts(case, start, first, calls)
-            found = unlisted(table.storage)
-            if found:
+            paths = unlisted(table.storage)
+            if paths:
                 write = load_snapshot(table.storage).timeline.completed_writes[-1]
                 table.storage.delete_folder(marker_folder(write.requested_at))
-                return table, found[0]
+                return table, paths[0]
     raise AssertionError("no attempt has left a file")
 
 
@@ -295,11 +295,11 @@ def later(table: WrittenTable) -> ManualClock:
 
 
 def unlisted(storage: Storage) -> list[str]:
-    """Data files that no commit lists, of completed writes and of those that are gone."""
+    """Data files that no commit lists, of completed writes and of writes not on the timeline."""
     snapshot = load_snapshot(storage)
     writes: dict[str, Instant] = {i.requested_at: i for i in snapshot.archived}
     writes |= {i.requested_at: i for i in snapshot.timeline.completed_writes}
-    found = []
+    paths = []
     for status in storage.list_tree(""):
         file = None if status.path.startswith(".hoodie/") else parse_data_file(status.name)
         if file is None:
@@ -311,5 +311,5 @@ def unlisted(storage: Storage) -> list[str]:
             else frozenset()
         )
         if status.name not in names:
-            found.append(status.path)
-    return found
+            paths.append(status.path)
+    return paths

@@ -84,7 +84,7 @@ TABLES = {
 }
 
 
-# What a table keeps besides its rows comes with upserts and deletes.
+# Upserts and deletes cover what a table stores in addition to its rows.
 PLAIN = ("copy on write", "merge on read")
 CASES = [
     pytest.param(TABLES[name], operation, id=f"{operation}: {name}")
@@ -118,25 +118,25 @@ def fresh(start: dict[str, bytes]) -> WrittenTable:
 def test_old_or_new_and_the_next_writer_repairs(start: dict[str, bytes], operation: str) -> None:
     run = OPERATIONS[operation]
     old = fresh(start).rows()
-    done = fresh(start)
-    run(done)
-    new = done.rows()
-    seen: list[list[Row]] = []
+    complete = fresh(start)
+    run(complete)
+    new = complete.rows()
+    reads: list[list[Row]] = []
     for _, table in crash_points(partial(fresh, start), run):
-        found = table.rows()
-        assert found in (old, new)
-        seen.append(found)
+        rows_before = table.rows()
+        assert rows_before in (old, new)
+        reads.append(rows_before)
         table.clock.sleep(1)
         table.upsert([row("last", 1, "after", "2026-01-03")])
-        rows = [each for each in table.rows() if each["id"] != "last"]
+        rows = [record for record in table.rows() if record["id"] != "last"]
         # A rollback that had begun is ended by the next writer; nothing else goes on by itself.
-        assert rows == found or (operation == "rollback" and rows == new)
-        assert_nothing_left(table)
-    assert seen[0] == old
-    assert seen[-1] == new
+        assert rows == rows_before or (operation == "rollback" and rows == new)
+        assert_no_leftovers(table)
+    assert reads[0] == old
+    assert reads[-1] == new
 
 
-def assert_nothing_left(table: WrittenTable) -> None:
+def assert_no_leftovers(table: WrittenTable) -> None:
     """Every data file belongs to a completed write, and nothing is pending."""
     snapshot = load_snapshot(table.storage)
     assert not snapshot.timeline.pending()

@@ -26,12 +26,12 @@ class Overtaken(CountingStorage):
 
     def __init__(self, inner: Storage, nth: int) -> None:
         super().__init__(inner)
-        self.left = nth
+        self.remaining = nth
 
     def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
         if method.__name__ == "create" and arguments[0].startswith(DAYS):
-            self.left -= 1
-            if self.left == -1:
+            self.remaining -= 1
+            if self.remaining == -1:
                 (pending,) = load_snapshot(self.inner).timeline.pending(Action.DELTA_COMMIT)
                 WriteClient.create(self.inner, {}, ManualClock()).rollback(pending.requested_at)
         return super()._call(method, *arguments)

@@ -59,8 +59,8 @@ def test_a_rollback_that_is_withdrawn_leaves_the_write() -> None:
 
     acts: Acts = {2: lambda: rollback_of(fixture, at, State.REQUESTED), 4: withdraw}
     transaction._storage = Watched(fixture.storage, acts)
-    done = transaction.commit(metadata)
-    assert load_snapshot(fixture.storage).timeline.instants == (done,)
+    instant = transaction.commit(metadata)
+    assert load_snapshot(fixture.storage).timeline.instants == (instant,)
 
 
 @pytest.mark.parametrize("carried_out", [False, True], ids=["never decided", "carried out"])
@@ -91,8 +91,8 @@ def test_a_look_that_is_not_answered_may_be_repeated() -> None:
     transaction._storage = Watched(fixture.storage, {2: fail})
     with pytest.raises(UnavailableError):
         transaction.commit(metadata)
-    done = transaction.commit(metadata)
-    assert load_snapshot(fixture.storage).timeline.instants == (done,)
+    instant = transaction.commit(metadata)
+    assert load_snapshot(fixture.storage).timeline.instants == (instant,)
     assert ".temp" not in str(fixture.leftovers())
 
 
@@ -102,11 +102,11 @@ def test_a_write_that_completes_as_it_is_to_be_rolled_back_stays() -> None:
     metadata = write_files(slow, "f1")
     snapshot = load_snapshot(fixture.storage)
     (target,) = snapshot.timeline.pending()
-    done = slow.commit(metadata)
+    instant = slow.commit(metadata)
     with pytest.raises(CompletedConcurrentlyError):
         rollback_locked(snapshot, target, time_generator(snapshot), fixture.clock, by_markers=True)
     after = load_snapshot(fixture.storage)
-    assert after.timeline.instants == (done,)
+    assert after.timeline.instants == (instant,)
     assert all(fixture.storage.exists(s.path or "") for s in metadata.write_stats())
 
 
@@ -117,12 +117,12 @@ def test_a_resumed_rollback_that_had_not_begun_to_delete_gives_way_as_well() -> 
     rollback = rollback_of(fixture, slow.instant, State.REQUESTED)
     snapshot = load_snapshot(fixture.storage)
     fixture.storage.delete(f"{TIMELINE}/{rollback.file_name}")
-    done = slow.commit(metadata)
+    instant = slow.commit(metadata)
     rollback_of(fixture, slow.instant, State.REQUESTED)
     assert (
         resume_rollbacks(snapshot, time_generator(snapshot), fixture.clock, by_markers=True) == ()
     )
-    assert load_snapshot(fixture.storage).timeline.instants == (done,)
+    assert load_snapshot(fixture.storage).timeline.instants == (instant,)
 
 
 def test_a_completed_file_that_comes_while_its_write_is_rolled_back_goes_with_it() -> None:
@@ -141,9 +141,9 @@ def test_a_completed_file_that_comes_while_its_write_is_rolled_back_goes_with_it
 def test_a_write_on_top_of_one_that_vanished_does_not_complete() -> None:
     fixture = TransactionFixture()
     first = begin_action(fixture.writer(), "deltacommit")
-    done = first.commit(write_files(first, "f1"))
+    instant = first.commit(write_files(first, "f1"))
     second = begin_action(fixture.writer(), "deltacommit")
-    fixture.storage.delete(f"{TIMELINE}/{done.file_name}")
+    fixture.storage.delete(f"{TIMELINE}/{instant.file_name}")
     with pytest.raises(ConflictError, match="builds upon no longer exists"):
         second.commit(write_files(second, "f2"))
     second.abort()

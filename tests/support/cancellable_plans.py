@@ -97,9 +97,9 @@ class PlanFixture:
 
     def schedule(self, options: Mapping[str, str] = CANCELLABLE_PLAN) -> str:
         """Schedule a plan of the service; cancellable by default."""
-        found = self.runner(options).schedule(self.service)
-        assert isinstance(found, Instant), found
-        return found.requested_at
+        instant = self.runner(options).schedule(self.service)
+        assert isinstance(instant, Instant), instant
+        return instant.requested_at
 
     def execute(self, at: str, engine: LocalEngine | None = None) -> Commit:
         return self.runner(engine=engine).execute(at)
@@ -127,8 +127,8 @@ class PlanFixture:
 
     def state(self, at: str) -> str:
         """The state of an instant on the timeline, or GONE."""
-        found = [i for i in load_snapshot(self.storage).timeline if i.requested_at == at]
-        return found[0].state.value if found else "GONE"
+        instants = [i for i in load_snapshot(self.storage).timeline if i.requested_at == at]
+        return instants[0].state.value if instants else "GONE"
 
     def rollbacks(self) -> list[RollbackInfo]:
         return list(load_rollbacks(load_snapshot(self.storage)))

@@ -78,14 +78,14 @@ class OpenedStorages:
 
     def of(self, table: Path) -> list[tuple[bool, bool]]:
         """The options of the storages opened for a table since the last call."""
-        found = [(s.durable, s.verify_sidecars) for s in self.all if s.folder == str(table)]
+        opened = [(s.durable, s.verify_sidecars) for s in self.all if s.folder == str(table)]
         self.all.clear()
-        return found
+        return opened
 
 
-def all_have_options(found: list[tuple[bool, bool]]) -> bool:
+def all_have_options(opened: list[tuple[bool, bool]]) -> bool:
     """Whether a storage was opened, and each with `STORAGE_OPTIONS`."""
-    return bool(found) and set(found) == {(DURABLE, False)}
+    return bool(opened) and set(opened) == {(DURABLE, False)}
 
 
 def read_tree(folder: Path) -> dict[str, bytes]:

@@ -166,13 +166,13 @@ class InterruptedAfter(CountingStorage):
 @contextmanager
 def another_process() -> Iterator[None]:
     """Run the block as another process would: locks held in this process are not visible."""
-    held = dict(locks._SLOTS)
+    slots = dict(locks._SLOTS)
     locks._SLOTS.clear()
     try:
         yield
     finally:
         locks._SLOTS.clear()
-        locks._SLOTS.update(held)
+        locks._SLOTS.update(slots)
 
 
 # ----------------------------------------------------------------- processes scheduled call by call
@@ -378,7 +378,7 @@ class ProcessScheduler:
     def repeat(self, method: Callable[[], bool], period_s: float) -> _PeriodicCall:
         """Register a periodic task of the process that calls this."""
         name = threading.current_thread().name
-        process = next(each for each in self.processes if each.name == name)
+        process = next(candidate for candidate in self.processes if candidate.name == name)
         period = round(period_s * 1000)
         weak = weakref.WeakMethod(method)
         call = _PeriodicCall(process, weak, period, self.now.now_ms() + period)

@@ -72,26 +72,26 @@ def table_freshness(
     table: WrittenTable | Storage | Snapshot, *, future_from_ms: int = NEVER
 ) -> Freshness:
     """Completion and freshness now."""
-    found = table.storage if isinstance(table, WrittenTable) else table
-    snapshot = found if isinstance(found, Snapshot) else load_snapshot(found)
+    source = table.storage if isinstance(table, WrittenTable) else table
+    snapshot = source if isinstance(source, Snapshot) else load_snapshot(source)
     return compute_freshness(snapshot, future_from_ms=future_from_ms)
 
 
 def view_times(table: WrittenTable | Storage | Snapshot) -> ViewTimes:
     """Snapshot completion and freshness, then the read-optimized ones."""
-    found = table_freshness(table)
-    return _times_of_view(found.snapshot) + _times_of_view(found.read_optimized)
+    freshness = table_freshness(table)
+    return _times_of_view(freshness.snapshot) + _times_of_view(freshness.read_optimized)
 
 
 def partition_view_times(
     table: WrittenTable | Storage | Snapshot, partition: str
 ) -> ViewTimes | None:
     """The same of one partition; None if there is no such partition."""
-    found = table_freshness(table).partitions.get(partition)
+    freshness = table_freshness(table).partitions.get(partition)
     return (
         None
-        if found is None
-        else _times_of_view(found.snapshot) + _times_of_view(found.read_optimized)
+        if freshness is None
+        else _times_of_view(freshness.snapshot) + _times_of_view(freshness.read_optimized)
     )
 
 

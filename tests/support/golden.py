@@ -61,14 +61,14 @@ def upload(table: Path, storage: Storage) -> Storage:
 def queries(name: str) -> list[Query]:
     """Every query whose rows by real Hudi are recorded."""
     expected: dict[str, Any] = json.loads((_FOLDER / f"{name}.expected.json").read_text())
-    found = [Query("snapshot", tuple(expected["snapshot"]))]
+    result = [Query("snapshot", tuple(expected["snapshot"]))]
     if "read_optimized" in expected:
-        found.append(Query("read_optimized", tuple(expected["read_optimized"])))
+        result.append(Query("read_optimized", tuple(expected["read_optimized"])))
     for item in expected.get("as_of", []):
-        found.append(Query("as_of", _rows(item), as_of=item["instant"]))
+        result.append(Query("as_of", _rows(item), as_of=item["instant"]))
     for item in expected.get("incremental", []):
-        found.append(Query("changes", _rows(item), since=item["after"], until=item.get("until")))
-    return found
+        result.append(Query("changes", _rows(item), since=item["after"], until=item.get("until")))
+    return result
 
 
 def some_queries(name: str) -> list[Query]:

@@ -92,7 +92,7 @@ def ingester(
 
 def stored_keys(storage: Storage) -> list[str]:
     """The keys of all rows, duplicates included."""
-    return sorted(each["id"] for each in WrittenTable(storage).rows())
+    return sorted(record["id"] for record in WrittenTable(storage).rows())
 
 
 def first_keys(count: int) -> list[str]:
@@ -184,9 +184,9 @@ class FakeQueue:
 
     def receive(self, most: int, *, wait: bool) -> list[Message]:
         self.requests.append((most, wait))
-        found = [m for m in self.there.values() if m.receipt not in self.taken][:most]
-        self.taken |= {message.receipt for message in found}
-        return found
+        messages = [m for m in self.there.values() if m.receipt not in self.taken][:most]
+        self.taken |= {message.receipt for message in messages}
+        return messages
 
     def delete(self, receipts: Sequence[str]) -> None:
         self.deletions.append(list(receipts))
@@ -208,7 +208,7 @@ class RunEnd(Enum):
     """Where a run ends."""
 
     OF_ITSELF = "when there is nothing new"
-    PLANNED = "killed when the offset of a batch was kept, and nothing else"
+    PLANNED = "killed when the offset of a batch was stored, and nothing else"
     WRITTEN = "killed when a batch was written, and Spark has not noted it"
 
 
@@ -260,11 +260,11 @@ class StreamingQuery:
     @property
     def handed_over(self) -> list[list[tuple[str, Any]]]:
         """The key and the note of all rows, batch by batch; batches without rows are omitted."""
-        found = [
+        batches = [
             sorted((row["id"], row["note"]) for row in rows)
             for _, rows in sorted(self.batches.items())
         ]
-        return [rows for rows in found if rows]
+        return [rows for rows in batches if rows]
 
 
 def batch_rows(reader: HudiStreamReader, start: str, end: str) -> list[Row]:

@@ -101,13 +101,13 @@ def _with_crashed_execution(planned: PlannedTable) -> PlannedTable:
 
 
 def _has_data_of(storage: MemoryStorage, at: str) -> bool:
-    found = (parse_data_file(file.name) for file in storage.list_files(DAY))
-    return any(file is not None and file.instant == at for file in found)
+    files = (parse_data_file(file.name) for file in storage.list_files(DAY))
+    return any(file is not None and file.instant == at for file in files)
 
 
 def read_rows(storage: Storage) -> Rows:
-    found = table_at(storage, ManualClock()).rows()
-    return tuple(sorted(tuple(sorted(each.items())) for each in found))
+    records = table_at(storage, ManualClock()).rows()
+    return tuple(sorted(tuple(sorted(record.items())) for record in records))
 
 
 def executing(planned: PlannedTable) -> Callable[[Storage, Clock], Any]:
@@ -124,8 +124,8 @@ def cancelling(planned: PlannedTable) -> Callable[[Storage, Clock], Any]:
 
 def after_upsert(rows: Rows, ts: int) -> Rows:
     """The rows of a table once `upserting` has written."""
-    kept = [each for each in rows if dict(each)["id"] != "k0"]
-    return tuple(sorted([*kept, tuple(sorted(row("k0", ts, f"by {ts}", DAY).items()))]))
+    others = [values for values in rows if dict(values)["id"] != "k0"]
+    return tuple(sorted([*others, tuple(sorted(row("k0", ts, f"by {ts}", DAY).items()))]))
 
 
 def upserting(ts: int) -> Callable[[Storage, Clock], Any]:
@@ -141,14 +141,14 @@ def with_switches(turns: Sequence[tuple[int, int]]) -> Schedule:
 
     A process that sleeps is skipped and keeps its turn.
     """
-    left = [list(turn) for turn in turns]
+    remaining = [list(turn) for turn in turns]
 
     def schedule(
         scheduler: ProcessScheduler, runnable: Sequence[ScheduledProcess]
     ) -> ScheduledProcess:
-        while left and left[0][1] <= 0:
-            left.pop(0)
-        for turn in left:
+        while remaining and remaining[0][1] <= 0:
+            remaining.pop(0)
+        for turn in remaining:
             process = scheduler.processes[turn[0]]
             if process in runnable:
                 turn[1] -= 1
@@ -268,7 +268,7 @@ class Invariants:
         self.rolled_back_by = (self.rolled_back_by or stepped) if going else None
         by_another = self.executor is not None and self.rolled_back_by not in (None, self.executor)
         if by_another and self.clocks_agree and self._executor_lives():
-            raise AssertionError("a living execution was rolled back")
+            raise AssertionError("a live execution was rolled back")
 
     def _executor_lives(self) -> bool:
         beat = self.scheduler.storage.status(f".hoodie/.heartbeat/{self.planned.at}")
@@ -286,10 +286,10 @@ class Invariants:
         )
 
     def _one_base_file(self, files: Mapping[str, bytes], completed: set[str]) -> None:
-        found = [parse_data_file(p.rpartition("/")[2]) for p in files if p.startswith(DAY)]
+        parsed = [parse_data_file(p.rpartition("/")[2]) for p in files if p.startswith(DAY)]
         bases = Counter(
             (f.file_id, f.instant)
-            for f in found
+            for f in parsed
             if isinstance(f, BaseFile) and f.instant in completed
         )
         twice = [key for key, number in bases.items() if number > 1]
@@ -299,6 +299,6 @@ class Invariants:
         state = hash(frozenset((p, d) for p, d in files.items() if not p.startswith(TEMPORARY)))
         if any(state in _READ_STATES.setdefault(rows, set()) for rows in self.rows):
             return
-        found = read_rows(self.scheduler.storage)
-        assert found in self.rows, f"readers see other rows: {found}"
-        _READ_STATES[found].add(state)
+        rows_read = read_rows(self.scheduler.storage)
+        assert rows_read in self.rows, f"readers see other rows: {rows_read}"
+        _READ_STATES[rows_read].add(state)

@@ -15,10 +15,10 @@ HANG_TIMEOUT_S = 600.0
 _PAUSE_S = 0.005
 
 
-def wait_until(happened: Callable[[], object], facts: Callable[[], object] = lambda: "") -> None:
+def wait_until(condition: Callable[[], object], facts: Callable[[], object] = lambda: "") -> None:
     """Wait until something has happened; `facts` describe the failure if it does not."""
     deadline = time.monotonic() + HANG_TIMEOUT_S
-    while not happened():
+    while not condition():
         assert time.monotonic() < deadline, facts()
         time.sleep(_PAUSE_S)
 
@@ -59,11 +59,11 @@ def read_line(process: subprocess.Popen[str]) -> str:
 
 
 def wait_while_running(
-    happened: Callable[[], bool], process: subprocess.Popen[str], *, errors: Path
+    condition: Callable[[], bool], process: subprocess.Popen[str], *, errors: Path
 ) -> None:
     """Wait while a program runs until something has happened."""
     deadline = time.monotonic() + _PATIENCE_S
-    while not happened():
+    while not condition():
         assert process.poll() is None, errors.read_text()[-4000:]
         assert time.monotonic() < deadline, errors.read_text()[-4000:]
         time.sleep(0.002)

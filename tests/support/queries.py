@@ -42,25 +42,25 @@ class QueryResults:
 def run_queries(storage: Storage, questions: QueryResults | None = None) -> QueryResults:
     """Run all queries of a table, or the same as before."""
     snapshot = load_snapshot(storage)
-    wanted = questions.by_question if questions is not None else _questions(snapshot)
-    answers = {question: _answer(snapshot, question) for question in wanted}
+    texts = questions.by_question if questions is not None else _questions(snapshot)
+    answers = {question: _answer(snapshot, question) for question in texts}
     return QueryResults(answers, plan_rows(storage, plan_read_optimized(snapshot)))
 
 
 def plan_rows(storage: Storage, plan: object) -> Rows:
     """The rows of a plan as text, with commit time and key, in an order of their own."""
-    found = read_plan(storage, plan)  # type: ignore[arg-type]
+    table = read_plan(storage, plan)  # type: ignore[arg-type]
     hidden = ("_hoodie_commit_seqno", "_hoodie_file_name")
-    kept = [name for name in found.column_names if name not in hidden]
-    return sorted(str(row) for row in found.select(kept).to_pylist())
+    columns = [name for name in table.column_names if name not in hidden]
+    return sorted(str(row) for row in table.select(columns).to_pylist())
 
 
 def _questions(snapshot: Snapshot) -> Iterator[str]:
     yield "snapshot"
     # Instants of services are not queried: a compaction adds one between writes.
-    done = [i for i in snapshot.timeline.completed_writes if not _is_service(snapshot, i)]
-    yield from (f"as of {instant.requested_at}" for instant in done)
-    ends = sorted(instant.completed_at or "" for instant in done)
+    instants = [i for i in snapshot.timeline.completed_writes if not _is_service(snapshot, i)]
+    yield from (f"as of {instant.requested_at}" for instant in instants)
+    ends = sorted(instant.completed_at or "" for instant in instants)
     yield from (f"({since}, {until}]" for since, until in combinations(ends, 2))
 
 
@@ -93,8 +93,8 @@ def parse_change(op: str, before: str | None, after: str | None) -> Change:
 
 
 def _row(text: str | None) -> Row | None:
-    found: Row | None = None if text is None else json.loads(text)
-    return found
+    parsed: Row | None = None if text is None else json.loads(text)
+    return parsed
 
 
 def read_changes(
@@ -129,13 +129,13 @@ def apply_changes(
 
 def hudi_changes() -> list[tuple[str | None, list[Change]]]:
     """The change data that real Hudi reads from its own table, range by range."""
-    found = json.loads(_EXPECTED.read_text())["cdc"]
+    expected = json.loads(_EXPECTED.read_text())["cdc"]
     return [
         (
             begin_of_range(item["after"]),
             [hudi_change(*json.loads(r).values()) for r in item["rows"]],
         )
-        for item in found
+        for item in expected
     ]
 
 

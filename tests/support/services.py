@@ -167,7 +167,7 @@ class ClusteredTable:
     def execute(self, instant: Instant) -> CommitMetadata:
         """Execute a plan of the timeline, and complete it."""
         snapshot = load_snapshot(self.table.storage)
-        plans = {found.requested_at: plan for found, plan in snapshot.pending_plans()}
+        plans = {pending.requested_at: plan for pending, plan in snapshot.pending_plans()}
         plan = plans[instant.requested_at]
         assert isinstance(plan, ClusteringPlan)
         with begin_execution(self.writer, instant) as transaction:
@@ -233,10 +233,10 @@ class CleanAndArchive:
         if not self.storage.exists(self._path(inflight)):
             self.storage.create(self._path(inflight), b"")
         plan = parse_clean_plan(self.storage.read(self._path(requested)))
-        done = Cleaning().execute(self._job(requested_at), plan)
+        metadata = Cleaning().execute(self._job(requested_at), plan)
         completed = Instant(requested_at, Action.CLEAN, completed_at=self._next())
-        self.storage.create(self._path(completed), format_clean(done))
-        return done
+        self.storage.create(self._path(completed), format_clean(metadata))
+        return metadata
 
     def clean(self) -> CleanMetadata | Skip:
         """Execute what is pending; else schedule a clean, and execute it."""

@@ -78,8 +78,8 @@ def check_writes(spark: SparkSession, folder: Path) -> None:
         table.delete(spark.createDataFrame([("b", "y", 0)], ddl))
         more = spark.createDataFrame([("d", "z", 1)], ddl)
         more.write.format("hudi").option("hoodie.table.name", "w").mode("append").save(str(path))
-        found = sorted((row.id, row.ts) for row in table.read().collect())
-        assert found == [("a", 2), ("c", 1), ("d", 1)], found
+        rows = sorted((row.id, row.ts) for row in table.read().collect())
+        assert rows == [("a", 2), ("c", 1), ("d", 1)], rows
         with pytest.raises(lw.InvalidError, match="no record key"):
             table.upsert(spark.createDataFrame([(None, "x", 1)], ddl))
 
@@ -104,10 +104,10 @@ def check_streams(spark: SparkSession, folder: Path) -> None:
             run("parquet")
     if SOAK:
         files = spark.read.parquet(str(place / "parquet")).collect()
-        found = sorted((row.id, row.ts) for row in files)
-        assert found == [("a", 1), ("a", 2), ("b", 1), ("c", 1)], found
-    found = sorted((row.id, row.ts) for row in target.read().collect())
-    assert found == [("a", 2), ("b", 1), ("c", 1)], found
+        versions = sorted((row.id, row.ts) for row in files)
+        assert versions == [("a", 1), ("a", 2), ("b", 1), ("c", 1)], versions
+    target_rows = sorted((row.id, row.ts) for row in target.read().collect())
+    assert target_rows == [("a", 2), ("b", 1), ("c", 1)], target_rows
     version = "hoodie.datasource.read.streaming.table.version"
     with pytest.raises(lw.UnsupportedError, match=version):
         spark.readStream.format("hudi").option(version, "6").load(str(place / "a"))
@@ -126,17 +126,17 @@ def check_statements(spark: SparkSession, folder: Path) -> None:
     spark.createDataFrame([("a", 10), ("b", None), ("z", 26)], "id STRING, v INT").createTempView(
         "s"
     )
-    done = spark.sql(
+    counts = spark.sql(
         "MERGE INTO statements t USING s ON t.id = s.id WHEN MATCHED AND s.v IS NULL THEN DELETE "
         "WHEN MATCHED THEN UPDATE SET v = s.v + :more "
         "WHEN NOT MATCHED THEN INSERT (id, v, ts, day) VALUES (s.id, s.v, 1, 'z')",
         {"more": 1},
     ).collect()
-    assert [tuple(row) for row in done] == [(3, 1, 1, 1)], done
+    assert [tuple(row) for row in counts] == [(3, 1, 1, 1)], counts
     spark.sql("UPDATE statements SET v = ? WHERE id = ?", [4, "c"])
     spark.sql("DELETE FROM statements WHERE id IN (SELECT id FROM s WHERE v = 26)")
-    found = sorted(tuple(row) for row in spark.sql("SELECT id, v FROM statements").collect())
-    assert found == [("a", 11), ("c", 4)], found
+    rows = sorted(tuple(row) for row in spark.sql("SELECT id, v FROM statements").collect())
+    assert rows == [("a", 11), ("c", 4)], rows
     commits = spark.sql("CALL show_commits('statements')").collect()
     assert len(commits) == 4, commits
     first = commits[-1].commit_time
@@ -150,11 +150,11 @@ def check_statements(spark: SparkSession, folder: Path) -> None:
 def as_texts(frame: DataFrame) -> list[str]:
     """Rows as sorted JSON, without meta columns."""
     spark_json = frame.selectExpr("to_json(struct(*)) AS row").collect()
-    found = []
+    texts = []
     for (text,) in spark_json:
         row = {k: v for k, v in json.loads(text).items() if not k.startswith("_hoodie")}
-        found.append(json.dumps(row, sort_keys=True))
-    return sorted(found)
+        texts.append(json.dumps(row, sort_keys=True))
+    return sorted(texts)
 
 
 def check_session(spark: SparkSession, folder: Path) -> None:

@@ -175,13 +175,13 @@ class WrittenTable:
 
     def rows(self, *, optimized: bool = False, meta: bool = False) -> list[Row]:
         plan = (plan_read_optimized if optimized else plan_snapshot)(load_snapshot(self.storage))
-        found = read_plan(self.storage, plan).to_pylist(maps_as_pydicts="strict")
+        records = read_plan(self.storage, plan).to_pylist(maps_as_pydicts="strict")
         if not meta:
-            found = [
+            records = [
                 {name: value for name, value in row.items() if not name.startswith("_hoodie_")}
-                for row in found
+                for row in records
             ]
-        return sorted(found, key=str)
+        return sorted(records, key=str)
 
 
 def row(key: str, ts: int = 1, note: str | None = "first", day: str = "2026-01-01") -> Row:
@@ -254,12 +254,12 @@ class BuiltTable:
     ) -> Instant:
         """The completed file of a service or replace commit."""
         action = pending.action.completed_as
-        done = Instant(pending.requested_at, action, completed_at=completed_at or self.tick())
+        instant = Instant(pending.requested_at, action, completed_at=completed_at or self.tick())
         replaces = action == "replacecommit"
-        self.put(done, (format_replace_commit if replaces else format_commit)(metadata))
+        self.put(instant, (format_replace_commit if replaces else format_commit)(metadata))
         self.storage.delete_folder(f".hoodie/.temp/{pending.requested_at}")
         self.storage.delete(f".hoodie/.heartbeat/{pending.requested_at}")
-        return done
+        return instant
 
     def stats(
         self, at: str, *groups: FileGroupKey, replaced: Mapping[str, tuple[str, ...]] | None = None
@@ -276,20 +276,20 @@ class BuiltTable:
 
     def clean(self, *paths: str) -> Instant:
         """A completed clean of these files."""
-        done = Instant(self.tick(), Action.CLEAN, completed_at=self.tick())
+        instant = Instant(self.tick(), Action.CLEAN, completed_at=self.tick())
         partitions: dict[str, CleanedPartition] = {}
         for path in paths:
             folder, _, name = path.rpartition("/")
-            known = partitions[folder].deleted if folder in partitions else ()
+            deleted = partitions[folder].deleted if folder in partitions else ()
             partitions[folder] = CleanedPartition(
-                partition=folder, policy="KEEP_LATEST_FILE_VERSIONS", deleted=(*known, name)
+                partition=folder, policy="KEEP_LATEST_FILE_VERSIONS", deleted=(*deleted, name)
             )
             self.storage.delete(path)
         metadata = CleanMetadata(
-            started_at=done.requested_at, earliest_to_retain="", partitions=partitions
+            started_at=instant.requested_at, earliest_to_retain="", partitions=partitions
         )
-        self.put(done, format_clean(metadata))
-        return done
+        self.put(instant, format_clean(metadata))
+        return instant
 
     def base(self, group: FileGroupKey, rows: Versions, at: str, *, marked: bool = False) -> str:
         """A base file that no commit lists."""
@@ -317,8 +317,8 @@ class BuiltTable:
 
 
 def rows_table(partition: str, rows: Versions) -> pa.Table:
-    found = [{"id": key, "day": partition, "ts": ts} for key, ts in rows.items()]
-    return pa.Table.from_pylist(found, BUILT_SCHEMA)
+    records = [{"id": key, "day": partition, "ts": ts} for key, ts in rows.items()]
+    return pa.Table.from_pylist(records, BUILT_SCHEMA)
 
 
 def compaction_plan(*operations: CompactionOperation) -> bytes:
@@ -345,16 +345,16 @@ def clustering_plan(*groups: FileGroupKey) -> bytes:
 
 def read_versions(storage: Storage) -> dict[str, int]:
     """What a reader sees now: the version of each key; a duplicate key is an error."""
-    found = read_plan(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
-    rows = {row["id"]: row["ts"] for row in found}
-    assert len(rows) == len(found)
+    records = read_plan(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
+    rows = {row["id"]: row["ts"] for row in records}
+    assert len(rows) == len(records)
     return rows
 
 
 def read_json_rows(storage: Storage) -> list[str]:
     """What a reader sees now, as the expectations of golden tables have it."""
-    found = read_plan(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
-    return sorted(map(as_json, found))
+    records = read_plan(storage, plan_snapshot(load_snapshot(storage))).to_pylist()
+    return sorted(map(as_json, records))
 
 
 def list_files(storage: Storage) -> list[str]:

@@ -52,8 +52,10 @@ class TransactionFixture:
 
     def leftovers(self) -> list[str]:
         """Everything but the table's properties and the timeline."""
-        kept = (".hoodie/hoodie.properties", TIMELINE)
-        return sorted(f.path for f in self.storage.list_tree("") if not f.path.startswith(kept))
+        permanent = (".hoodie/hoodie.properties", TIMELINE)
+        return sorted(
+            f.path for f in self.storage.list_tree("") if not f.path.startswith(permanent)
+        )
 
     def leftovers_after_expiry(self) -> list[str]:
         """The same, after heartbeats expired and a writer deleted orphan files."""
@@ -106,5 +108,5 @@ def archive_instant(fixture: TransactionFixture, instant: Instant) -> None:
 def orphan_files(storage: Storage) -> list[str]:
     """Data files of instants that are neither pending nor completed."""
     timeline = load_snapshot(storage).timeline
-    found = [(f.path, parse_data_file(f.name)) for f in storage.list_files("p1")]
-    return [path for path, file in found if file and file.instant not in timeline.by_time]
+    files = [(f.path, parse_data_file(f.name)) for f in storage.list_files("p1")]
+    return [path for path, file in files if file and file.instant not in timeline.by_time]
