@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ NEEDED = (
 )
 
 # A race of real Hudi takes as long as all tests of a file here; `./dev bench` is one.
-collect_ignore = [] if SOAK else ["test_bench.py"]
+collect_ignore = [] if SOAK else ["test_bench.py", "test_cluster.py"]
 
 # On SIGTERM a run stops the processes that it has started, as after an interrupt.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -72,15 +73,18 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
 
 @pytest.fixture(scope="session")
 def spark(hdfs: HdfsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with the library installed, on a cluster of two executors in their own processes.
+    """A session with the library installed that resolves `hdfs://lake` by its settings alone.
 
-    It resolves `hdfs://lake` by its settings alone.
+    In a soak run it is on a cluster of two executors in their own processes.
     """
-    hadoop = {f"spark.hadoop.{key}": value for key, value in hdfs.nameservice("lake").items()}
-    folder = tmp_path_factory.mktemp("cluster")
-    with spark_cluster(folder, workers=2, cores=1) as cluster:
-        warehouse = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
-        session = quick_session({**cluster.settings(), **hadoop, **warehouse})
+    settings = {f"spark.hadoop.{key}": value for key, value in hdfs.nameservice("lake").items()}
+    folder = tmp_path_factory.mktemp("session")
+    settings["spark.sql.warehouse.dir"] = str(folder / "warehouse")
+    with ExitStack() as stack:
+        if SOAK:
+            cluster = stack.enter_context(spark_cluster(folder, workers=2, cores=1))
+            settings.update(cluster.settings())
+        session = quick_session(settings)
         lw.install(session)
         yield session
         session.stop()

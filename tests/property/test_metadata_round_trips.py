@@ -38,6 +38,7 @@ from lakewright.model.plans import (
     RestorePlan,
     RollbackPlan,
 )
+from support.soak import sized
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 INT_FIELDS = {"files_deleted", "log_version", "output_groups", "version"}
@@ -191,7 +192,7 @@ ROUND_TRIPS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Any
 def test_what_is_written_comes_back(
     strategy: st.SearchStrategy[Any], format_: Callable[[Any], bytes], parse: Any
 ) -> None:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=sized(15, soak=400), deadline=None)
     @given(strategy)
     def comes_back(value: Any) -> None:
         data = format_(value)
@@ -281,7 +282,7 @@ def damages(draw: st.DrawFn, data: bytes) -> bytes:
 def test_damaged_metadata_is_a_value_or_a_named_error(
     data: bytes, parse: Callable[[bytes], Any]
 ) -> None:
-    @settings(max_examples=150, deadline=2_000)
+    @settings(max_examples=sized(40, soak=1500), deadline=2_000)
     @given(damages(data) | st.binary(max_size=64))
     def parses_or_fails(damaged: bytes) -> None:
         try:

@@ -14,7 +14,16 @@ from support.soak import SOAK
 from support.spark import lean_hadoop, quick_session, speed_up_java
 
 # What another test shows on the same machinery, or what is no part of the product.
-collect_ignore = [] if SOAK else ["test_bench.py", "test_killed_cloud.py", "test_killed_ingest.py"]
+collect_ignore = (
+    []
+    if SOAK
+    else [
+        "test_bench.py",
+        "test_killed_cloud.py",
+        "test_killed_ingest.py",
+        "test_more_commands.py",
+    ]
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -73,6 +73,10 @@ class Module:
     def tree(self) -> ast.Module:
         return ast.parse(self.text)
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        return tuple(ast.walk(self.tree))
+
     @property
     def parts(self) -> tuple[str, ...]:
         return PurePosixPath(self.path).with_suffix("").parts
@@ -86,7 +90,7 @@ class Module:
 
     def imports(self) -> Iterator[tuple[ast.stmt, str]]:
         """Every import statement with each full name that it may bind, relative ones resolved."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 yield from ((node, alias.name) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -124,7 +128,7 @@ def spark_in_its_place(module: Module) -> Iterator[str]:
         return
     for_types = {
         inner
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
         for statement in node.body
         for inner in ast.walk(statement)
@@ -141,7 +145,7 @@ def no_jvm(module: Module) -> Iterator[str]:
     """
     if module.path == "lakewright/cli/spark.py":
         return
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Attribute) and node.attr in JVM_DOORS:
             yield f"line {node.lineno}: .{node.attr}"
         elif isinstance(node, ast.Constant) and node.value in JVM_DOORS - {"rdd"}:
@@ -156,7 +160,7 @@ def pure(module: Module) -> Iterator[str]:
         heads = {".".join(name.split(".")[:length]) for length in (1, 2)}
         if heads & IMPURE_MODULES or name == "io.open":
             yield f"line {node.lineno}: imports {name}"
-    for call in ast.walk(module.tree):
+    for call in module.nodes:
         if isinstance(call, ast.Call) and ast.unparse(call.func) in {"open", "io.open", "input"}:
             yield f"line {call.lineno}: calls {ast.unparse(call.func)}"
 
@@ -172,7 +176,7 @@ def imports_on_top(module: Module) -> Iterator[str]:
     """What a module needs is seen at its head."""
     if module.layer in LIGHT:
         return
-    for function in ast.walk(module.tree):
+    for function in module.nodes:
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for node in ast.walk(function):
                 if isinstance(node, ast.Import | ast.ImportFrom):
@@ -185,7 +189,7 @@ def stays_inside(module: Module) -> Iterator[str]:
         if name.startswith("<outside>"):
             yield f"line {node.lineno}: relative import above the package"
     depth = len(PurePosixPath("src", module.path).parent.parts)
-    for literal in ast.walk(module.tree):
+    for literal in module.nodes:
         if isinstance(literal, ast.Constant) and isinstance(literal.value, str):
             climb = re.match(r"(\.\./)*", literal.value + "/")
             if climb and climb.group().count("../") > depth:
@@ -194,7 +198,7 @@ def stays_inside(module: Module) -> Iterator[str]:
 
 def names_once(module: Module) -> Iterator[str]:
     """The names of a schema are made anew by every look at them: not for each of its columns."""
-    for loop in ast.walk(module.tree):
+    for loop in module.nodes:
         if not isinstance(loop, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
             continue
         targets = [n.target for n in ast.walk(loop) if isinstance(n, ast.comprehension)]

@@ -37,7 +37,7 @@ from lakewright.write.writer import Commit
 from support.faults import IncompleteListing
 from support.golden import NAMES, GoldenTables, as_json, queries
 from support.ingestion import RunEnd, StreamingQuery, batch_rows
-from support.soak import sized
+from support.soak import SOAK, sized
 from support.tables import NO_SERVICES, SCHEMA, WrittenTable, row
 
 START = "hoodie.datasource.streaming.startOffset"
@@ -476,7 +476,7 @@ def test_what_travels_to_the_workers() -> None:
     assert reader.partitions(end, end) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES if SOAK else NAMES[1::2])
 def test_tables_of_real_hudi_in_one_batch_and_instant_by_instant(
     name: str, golden: GoldenTables
 ) -> None:
@@ -605,7 +605,7 @@ class Life:
         return states
 
 
-@pytest.mark.parametrize("seed", range(sized(4, soak=400)))
+@pytest.mark.parametrize("seed", range(sized(2, soak=400)))
 @both_table_types
 def test_any_life_of_a_stream_ends_with_the_rows_of_the_table(kind: str, seed: int) -> None:
     table, _ = made(kind)

@@ -21,6 +21,7 @@ from lakewright.table.savepoint import locked_table, rollback_instant
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 from support.faults import each_crash
+from support.soak import sized
 from support.tables import NO_SERVICES, Row, WrittenTable, row
 
 TIMELINE = ".hoodie/timeline"
@@ -332,7 +333,7 @@ def deaths(
     start: dict[str, bytes], target: Instant, *, after_effect: bool
 ) -> Iterator[WrittenTable]:
     """The table after a death at each change of a forced rollback, and after the whole of it."""
-    for survive in count():
+    for survive in count(step=sized(2, soak=1)):
         table = WrittenTable(storage=MemoryStorage.fresh(start), options=NO_SERVICES)
         table.clock.sleep(1)
         inner = table.storage
@@ -364,7 +365,7 @@ def test_killed_anywhere_a_second_run_repairs(case: Case, after_effect: bool) ->
         assert data_files_of(table, target.requested_at) == []
         assert not load_snapshot(table.storage).timeline.pending()
         assert len(load_snapshot(table.storage).timeline.completed(Action.ROLLBACK)) == 1
-    assert points > 5
+    assert points > sized(2, soak=5)
 
 
 @each_crash
@@ -386,7 +387,7 @@ def test_killed_anywhere_the_next_writer_ends_it_or_fails_cleanly(
         assert [record for record in table.rows() if record["id"] != "last"] == before
         assert data_files_of(table, target.requested_at) == []
         assert not load_snapshot(table.storage).timeline.pending()
-    assert ended > 2
+    assert ended > sized(1, soak=2)
 
 
 @each_crash
