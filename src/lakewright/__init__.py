@@ -138,7 +138,11 @@ _MODULES = {
 }
 
 # Deprecated names of version 0.1, to be removed in version 0.3.
-_RENAMED = {"HeldBack": "BlockingLogFile", "IngestRound": "IngestResult"}
+_RENAMED = {
+    "HeldBack": "BlockingLogFile",
+    "IngestRound": "IngestResult",
+    "Reporter": "MetricReporter",
+}
 
 
 def __getattr__(name: str) -> Any:

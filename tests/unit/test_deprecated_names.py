@@ -1,6 +1,6 @@
 """Public names of version 0.1 warn and do what their new names do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 import pytest
@@ -11,6 +11,7 @@ from lakewright.model.table_config import TableType
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.create import TableSpec, create_table
 from lakewright.testing.clock import ManualClock
+from support.event_times import tracked_row, tracked_table
 
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])
 RENAMED: dict[str, tuple[Callable[[Table], object], Callable[[Table], object]]] = {
@@ -70,8 +71,35 @@ def test_a_table_takes_storage_options_by_their_deprecated_keyword() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "current"), [("HeldBack", "BlockingLogFile"), ("IngestRound", "IngestResult")]
+    ("name", "current"),
+    [
+        ("HeldBack", "BlockingLogFile"),
+        ("IngestRound", "IngestResult"),
+        ("Reporter", "MetricReporter"),
+    ],
 )
 def test_a_deprecated_class_is_the_renamed_one(name: str, current: str) -> None:
     with pytest.warns(DeprecationWarning, match=current):
         assert getattr(lw, name) is getattr(lw, current)
+
+
+class FigureReporter:
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, int, Mapping[str, float]]] = []
+
+    def report(self, table: str, at_ms: int, values: Mapping[str, float]) -> None:
+        self.reports.append((table, at_ms, values))
+
+
+def test_a_reporter_with_report_alone_gets_the_figures_of_commits() -> None:
+    table, reporter = tracked_table(), FigureReporter()
+    with pytest.warns(DeprecationWarning, match="take"):
+        remove = lw.report_to(reporter)  # type: ignore[arg-type]
+    try:
+        commit = table.upsert([tracked_row("a", 10)])
+    finally:
+        remove()
+    table.upsert([tracked_row("a", 20)])
+    ((root, _, values),) = reporter.reports
+    assert root == table.storage.root
+    assert values["snapshot.completion"] == commit.metrics["snapshot.completion"]

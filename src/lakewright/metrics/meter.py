@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from lakewright.clock import Clock
 from lakewright.errors import InvalidError, LakewrightError
@@ -16,8 +17,14 @@ from lakewright.storage.base import Storage
 from lakewright.storage.metered import MeteredStorage, metered
 from lakewright.table.freshness_options import call_user_function
 from lakewright.table.properties import load_properties
+from lakewright.utils.deprecation import warn_renamed
+
+# Gets the table, the time of the commit in milliseconds since 1970, and its figures.
+CommitFunction = Callable[[str, int, Mapping[str, float]], object]
+Registered = TypeVar("Registered")
 
 _process_reporters: list[MetricReporter] = []
+_commit_functions: list[CommitFunction] = []
 _created_reporters: dict[tuple[object, ...], MetricReporter] = {}
 _warned: set[str] = set()
 _table_names: dict[str, str] = {}
@@ -25,19 +32,36 @@ _lock = threading.Lock()
 
 
 def report_to(reporter: MetricReporter) -> Callable[[], None]:
-    """Send all metrics of this process to a reporter; return a function that removes it."""
-    if not callable(getattr(reporter, "take", None)):
+    """Send all metrics of this process to a reporter; return a function that removes it.
+
+    Until version 0.3 an object with a method `report(table, at_ms, values)` instead of `take` gets
+    the figures of commits, with a DeprecationWarning.
+    """
+    if callable(getattr(reporter, "take", None)):
+        return _add(_process_reporters, reporter)
+    report: CommitFunction | None = getattr(reporter, "report", None)
+    if not callable(report):
         raise InvalidError(
             "a reporter has a method take(metrics), which gets the figures of commits too",
             reporter=type(reporter).__name__,
         )
-    _process_reporters.append(reporter)
+    warn_renamed("a reporter's report(table, at_ms, values)", "take(metrics)")
+    return _add(_commit_functions, report)
+
+
+def _add(registered: list[Registered], item: Registered) -> Callable[[], None]:
+    registered.append(item)
 
     def remove() -> None:
-        if reporter in _process_reporters:
-            _process_reporters.remove(reporter)
+        if item in registered:
+            registered.remove(item)
 
     return remove
+
+
+def commit_functions() -> tuple[CommitFunction, ...]:
+    """Return the methods `report` of this process's reporters: they get the figures of commits."""
+    return tuple(_commit_functions)
 
 
 @dataclass(frozen=True)

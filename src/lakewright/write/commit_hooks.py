@@ -16,6 +16,7 @@ from typing import Protocol
 from lakewright.clock import zone_of
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
 from lakewright.metrics.commit_metrics import commit_figures, record_commit
+from lakewright.metrics.meter import commit_functions
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.model.freshness import (
     FRESHNESS_KEY,
@@ -171,9 +172,12 @@ class CommitReporter:
 
     def after_commit(self, committed: CommittedWrite) -> None:
         """Report the commit."""
+        functions = list(commit_functions())
         function_name = settings_from(FreshnessSettings, self.options).reporter
-        if committed.figures and function_name is not None:
-            function, root = load_function(function_name), self.transaction.writer.storage.root
+        if function_name is not None:
+            functions.append(load_function(function_name))
+        root = self.transaction.writer.storage.root
+        for function in functions if committed.figures else ():
             failure = call_user_function(function, root, committed.completed_ms, committed.figures)
             if failure is not None:
                 warnings.warn(f"a reporter failed: {failure}", RuntimeWarning, stacklevel=3)
