@@ -12,7 +12,8 @@ import pytest
 from lakewright.engine.local import LocalEngine
 from lakewright.errors import ConflictError, LakewrightError, UnavailableError
 from lakewright.format.timeline_metadata import format_commit
-from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.file_group import BaseFile
 from lakewright.model.instant import Action, Instant
 from lakewright.table.markers import is_attempt_registration
 from lakewright.table.snapshot import load_snapshot
@@ -109,9 +110,14 @@ def test_the_late_commit_of_a_dead_attempt_is_deleted(service: str) -> None:
 
     def late() -> None:
         instant = Instant(at, Action(action), completed_at=f"{int(at) + 1}")
-        data = format_commit(CommitMetadata(operation="COMPACT", extra={"schema": "{}"}))
-        table.storage.create(f".hoodie/timeline/{instant.file_name}", data)
+        file = BaseFile("f0", "0-1-0", at)
+        stat = WriteStat(file_id="f0", path=f"2026-01-01/{file.name}")
+        metadata = CommitMetadata(
+            stats={"2026-01-01": (stat,)}, operation="COMPACT", extra={"schema": "{}"}
+        )
+        table.storage.create(f".hoodie/timeline/{instant.file_name}", format_commit(metadata))
 
+    table.clock.advance(1000)
     runner = replace(table.services(), engine=lambda: Overtaken(late, None))
     assert runner.execute(at)
     assert table.rows() == before

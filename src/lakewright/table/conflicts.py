@@ -388,8 +388,14 @@ class ConflictChecker:
             else:
                 continue
             raise ConflictError(message, instant=instant, rollback=rollback.requested_at)
-        # A writer may roll back its completed write itself, if it had no lock in common with this
-        # one.
+
+    def check_base_exists(self, instant: InstantTime) -> None:
+        """Raise ConflictError if a write that this one builds upon is no longer committed.
+
+        A writer may roll back its completed write itself, if it had no lock in common with this
+        one. Needs the whole timeline: an archived write is older than the first active one.
+        """
+        base_writes = {i.requested_at for i in self.base.completed_writes}
         missing = sorted(at for at in base_writes if not self.current.timeline.is_committed(at))
         if missing:
             raise ConflictError(

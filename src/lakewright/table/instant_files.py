@@ -86,10 +86,11 @@ def delete_instant(
     files: Iterable[str],
     *,
     keep_plan: bool,
+    markers: Sequence[FileStatus] | None = None,
 ) -> None:
     """Delete an instant that no reader sees: its data files, and only then what refers to them.
 
-    With `keep_plan` a compaction or clustering stays scheduled.
+    With `keep_plan` a compaction or clustering stays scheduled. For `markers` see `finish_markers`.
     """
     storage = snapshot.storage
     storage.delete_many(files)
@@ -104,7 +105,7 @@ def delete_instant(
             storage.delete(snapshot.timeline_path(Instant(requested_at, action, state)))
     # A task that is still running may have written since the rollback was planned, or may write
     # after this.
-    finish_markers(storage, requested_at)
+    finish_markers(storage, requested_at, markers=markers)
     storage.unsynced().delete_folder(spill_folder(requested_at))
     storage.unsynced().delete(f"{HEARTBEATS}/{requested_at}")
 

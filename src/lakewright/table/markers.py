@@ -22,7 +22,7 @@ from lakewright.errors import ConflictError, CorruptError, InvalidError, Unsuppo
 from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
 from lakewright.model.instant import InstantTime
 from lakewright.model.table_config import META_FOLDER
-from lakewright.storage.base import MissingFileError, Storage, join_path, split_path
+from lakewright.storage.base import FileStatus, MissingFileError, Storage, join_path, split_path
 
 FOLDER = f"{META_FOLDER}/.temp"
 # Rows that tasks of a write spill for other tasks: not among the markers, see `marker_folder`.
@@ -92,16 +92,30 @@ def delete_markers_for(storage: Storage, instant: InstantTime, data_paths: Itera
     )
 
 
-def finish_markers(storage: Storage, instant: InstantTime, reported: Collection[str] = ()) -> None:
+def list_markers(storage: Storage, instant: InstantTime) -> tuple[FileStatus, ...]:
+    """Return the files with markers of an instant, and the registrations of its attempts."""
+    return tuple(storage.list_tree(marker_folder(instant)))
+
+
+def finish_markers(
+    storage: Storage,
+    instant: InstantTime,
+    reported: Collection[str] = (),
+    markers: Sequence[FileStatus] | None = None,
+) -> None:
     """Delete the markers of a finished write, except those of attempts that may be running.
 
     `reported` are files of task attempts that have reported. Files of the other attempts are
     deleted, and their markers stay, with an age that counts from now on. Markers that appear while
     this runs stay, too. Registrations of execution attempts are deleted: an attempt without one
     stops.
+
+    `markers` are those to handle, by default all that exist now. A process that may have been
+    paused since it held the table's lock passes what it listed then: markers that have appeared
+    since may be those of another execution of the same plan.
     """
     folder = marker_folder(instant)
-    files = list(storage.list_tree(folder))
+    files = list_markers(storage, instant) if markers is None else markers
     paths = {file.path: file.path.removeprefix(f"{folder}/") for file in files}
     matches = {path: _MARKER.fullmatch(name) for path, name in paths.items()}
     data_paths = {path: match["path"] for path, match in matches.items() if match}
@@ -116,12 +130,24 @@ def finish_markers(storage: Storage, instant: InstantTime, reported: Collection[
             storage.delete_many(sorted(_marked_paths(storage, instant, names)))
         for file in unreported:
             # Write the same bytes again: the age counts from the modification time.
-            content = storage.read(file.path) if file.size else b""
-            storage.unsynced().replace(file.path, content)
+            with suppress(MissingFileError):
+                content = storage.read(file.path) if file.size else b""
+                storage.unsynced().replace(file.path, content)
     if finished:
         storage.unsynced().delete_many(sorted(finished))
     if not unreported:
         storage.prune_folders(folder)
+
+
+def registrations(storage: Storage, instant: InstantTime) -> tuple[str, ...]:
+    """Return the files whose markers register execution attempts of an instant."""
+    prefix = f"{marker_folder(instant)}/"
+    return tuple(
+        match["path"]
+        for file in list_markers(storage, instant)
+        if (match := _MARKER.fullmatch(file.path.removeprefix(prefix)))
+        and is_attempt_registration(match["path"])
+    )
 
 
 def attempt_registration(instant: InstantTime, partition: str, new_id: str) -> tuple[int, str]:

@@ -5,8 +5,14 @@ another process rolls the attempt back and executes the plan again, at the same 
 first process may only have been paused. So each attempt has a number, which is in the names of its
 data files, and registers itself by a marker for a file that is never created. Every process that
 rolls the attempt back, real Hudi included, deletes this marker with all others. The registration
-has to be a marker, as real Hudi finds no markers in a folder that holds anything else. An attempt
-whose marker is gone commits nothing, and deletes only its own files.
+has to be a marker, as real Hudi finds no markers in a folder that holds anything else.
+
+An attempt is registered before its inflight file exists: so whichever process rolls back what it
+finds inflight deletes the registration with it, and a process that starts a plan which is only
+requested deletes the registrations that it finds. An attempt whose registration is gone commits
+nothing. Since a process can be paused between its last check and the next call, no attempt deletes
+what may belong to another one: it deletes data files and markers by its own number, and of other
+completed files only those of attempts that were rolled back before it began.
 
 A failed attempt leaves nothing but its plan. A cancellable plan has one attempt: if that fails, the
 plan is rolled back with it, and the rollback records the cause.
@@ -18,9 +24,10 @@ heartbeat, and the others find that of the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
+from typing import NoReturn
 
 from lakewright.errors import ConflictError, LakewrightError, UnavailableError
 from lakewright.model.commit_metadata import CommitMetadata
@@ -30,6 +37,7 @@ from lakewright.model.plans import ClusteringPlan, CompactionPlan, RollbackCause
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import Storage, split_path
 from lakewright.table.conflicts import ConflictChecker, operation_of_plan
+from lakewright.table.instant_files import all_files_present
 from lakewright.table.locks.base import Lock
 from lakewright.table.markers import (
     MarkerKind,
@@ -37,9 +45,11 @@ from lakewright.table.markers import (
     create_marker,
     delete_markers_for,
     finish_markers,
+    list_markers,
     marked_files,
     marker_exists,
     marker_folder,
+    registrations,
 )
 from lakewright.table.options import ClusteringUpdateStrategy, Concurrency
 from lakewright.table.rollback import PendingRollback, pending_rollback_of, rollback_locked
@@ -56,24 +66,37 @@ class ExecutionAttempt:
     """One execution of the plan of an instant; `number` distinguishes it from all others.
 
     `file` is the path of its registration: a file that it could have created, in a partition of the
-    plan. A `stoppable` attempt checks for a requested rollback while it runs.
+    plan. A `stoppable` attempt checks for a requested rollback while it runs. `began_at` is when it
+    began, as an instant time.
     """
 
     instant: InstantTime
     number: int
     file: str
     stoppable: bool = False
+    began_at: InstantTime = ""
 
     @classmethod
     def create(
-        cls, instant: InstantTime, partition: str, new_id: str, *, stoppable: bool = False
+        cls,
+        instant: InstantTime,
+        partition: str,
+        new_id: str,
+        *,
+        stoppable: bool = False,
+        began_at: InstantTime = "",
     ) -> ExecutionAttempt:
         """Return an attempt whose number is derived from `new_id`."""
-        return cls(instant, *attempt_registration(instant, partition, new_id), stoppable)
+        number, file = attempt_registration(instant, partition, new_id)
+        return cls(instant, number, file, stoppable, began_at)
 
     def register(self, storage: Storage) -> None:
         """Create the marker that makes this the current attempt."""
         create_marker(storage, self.instant, self.file, MarkerKind.CREATE)
+
+    def unregister(self, storage: Storage) -> None:
+        """Delete the marker: this attempt has ended."""
+        delete_markers_for(storage, self.instant, [self.file])
 
     def is_current(self, storage: Storage) -> bool:
         """Whether no process has rolled this attempt back."""
@@ -132,21 +155,34 @@ class PlanTransaction(Transaction):
             error.add_note("The plan was cancellable, and was rolled back with its execution.")
 
     def begin(self, lock: Lock) -> None:
-        """Start the heartbeat, make the plan inflight and register the attempt.
+        """Start the heartbeat, register the attempt and make the plan inflight.
 
-        The caller holds the table's lock. A process that is paused before it creates the inflight
-        file, until lock and heartbeat have expired, starts a plan that others may have decided to
-        roll back. It then finds their requested rollback, and stops.
+        The caller holds the table's lock, and has rolled back an earlier attempt that was inflight.
+        One that crashed before its plan was inflight has left only its registration.
+
+        A process that is paused before it creates the inflight file, until lock and heartbeat have
+        expired, starts a plan that others may have executed, or decided to roll back. It then finds
+        their inflight file, its own registration deleted, or their requested rollback, and stops.
         """
-        started = False
+        storage, started = self._storage, False
         try:
             self.start_heartbeat()
+            stale = set(registrations(storage, self.instant)) - {self.attempt.file}
             lock.verify()
-            self._storage.create(self.pending_path(State.INFLIGHT), b"")
-            self.attempt.register(self._storage)
+            self.attempt.register(storage)
+            # Of several processes without a lock in common one creates this file.
+            storage.create(self.pending_path(State.INFLIGHT), b"")
+            delete_markers_for(storage, self.instant, stale)
+            if not self.attempt.is_current(storage):
+                # The plan was executed or rolled back while this process was paused, and the
+                # inflight file of the other attempt is deleted.
+                storage.delete(self.pending_path(State.INFLIGHT))
+                self._raise_rolled_back()
             started = True
         finally:
             if not started:
+                with suppress(LakewrightError):
+                    self.attempt.unregister(storage)
                 # A process that does not take this lock may have started the plan just now, and
                 # the heartbeat file may be its own.
                 self.stop_heartbeat(leave_file=True)
@@ -180,36 +216,53 @@ class PlanTransaction(Transaction):
     def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
         self._listed_files = metadata.files()
 
-    def _check_can_commit(
-        self, current: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
-    ) -> None:
-        self._check_attempt_is_current()
-        if self.cancellable and self._other_completed_files():
-            raise ConflictError("this plan was completed by another process", instant=self.instant)
-        if self._delete_other_completed_files():
+    def _check_attempt(self) -> None:
+        """Raise ConflictError if another process has executed the plan or rolled this attempt back.
+
+        Deletes files of attempts that were rolled back, if these appeared after their rollback:
+        readers find files by name. They are listed before the registration is checked. As long as
+        this attempt is registered there is no later one, so they are not files of a later one.
+        """
+        marked = marked_files(self._storage, self.instant)
+        if not self.attempt.is_current(self._storage):
+            self._raise_rolled_back()
+        if self._other_completed_files():
+            if self.cancellable or not self._delete_late_completed_files():
+                raise ConflictError(
+                    "this plan was completed by another process", instant=self.instant
+                )
             raise UnavailableError(
                 "a completed file came late, of an execution that was rolled back: it was deleted, "
                 "commit again",
                 instant=self.instant,
             )
-        super()._check_can_commit(current, files, metadata)
-        # Files of attempts that were rolled back may have appeared after their rollback.
-        self._remove_unlisted()
+        self._storage.delete_many(sorted(set(marked) - self._listed_files))
 
     def _check_no_orphans_read(self, current: Snapshot, metadata: CommitMetadata) -> None:
         """Do nothing: the plan names the files that were read, and no orphan file is among them."""
 
-    def _check_attempt_is_current(self) -> None:
-        if not self.attempt.is_current(self._storage):
-            raise ConflictError(
-                "this execution was rolled back by another process", instant=self.instant
-            )
+    def _raise_rolled_back(self) -> NoReturn:
+        raise ConflictError(
+            "this execution was rolled back by another process", instant=self.instant
+        )
 
-    def _delete_other_completed_files(self) -> bool:
-        """Delete late completed files of attempts that were rolled back; whether there were any."""
-        late = self._other_completed_files()
+    def _delete_late_completed_files(self) -> bool:
+        """Delete late completed files of attempts that were rolled back before this one began.
+
+        Such a file was named before its process was paused, and its data files were deleted by the
+        rollback. A file of a later attempt, which has rolled this one back, stays.
+
+        Returns whether there were any, and no others.
+        """
+        others = self._other_completed_files()
+        late = [
+            instant
+            for instant in others
+            if (instant.completed_at or "") < self.attempt.began_at
+            and not all_files_present(load_snapshot(self._storage), instant)
+        ]
         self._storage.delete_many(self.snapshot.timeline_path(instant) for instant in late)
-        return bool(late)
+        return bool(late) and len(late) == len(others)
 
     def _other_completed_files(self) -> list[Instant]:
         """Return the completed instants of this plan that this attempt has not requested."""
@@ -250,21 +303,23 @@ class PlanTransaction(Transaction):
         self._storage.prune_folders(marker_folder(self.instant))
 
     def _delete_own_attempt(self) -> None:
-        with self.writer.locked():
+        with self.writer.locked() as lock:
             is_current = self.attempt.is_current(self._storage)
+            markers = [
+                file
+                for file in list_markers(self._storage, self.instant)
+                if self.attempt.wrote(file.path.rpartition(".marker.")[0])
+            ]
             marked = marked_files(self._storage, self.instant)
-            attempt_files = {
-                path for path in {*self._listed_files, *marked} if self.attempt.wrote(path)
-            }
-            self._storage.delete_many(
-                sorted({*marked, *attempt_files} if is_current else attempt_files)
-            )
-            if is_current:
-                self._delete_other_completed_files()
-                self._storage.delete(self.pending_path(State.INFLIGHT))
-                finish_markers(self._storage, self.instant, self._files_of_finished_attempts)
-            else:
+            files = filter(self.attempt.wrote, {*self._listed_files, *marked})
+            self._storage.delete_many(sorted(files))
+            if not is_current:
                 self.stop_heartbeat(leave_file=True)
+                return
+            self._delete_late_completed_files()
+            lock.verify()
+            self._storage.delete(self.pending_path(State.INFLIGHT))
+            finish_markers(self._storage, self.instant, self._files_of_finished_attempts, markers)
 
 
 def _cause_of(error: BaseException) -> RollbackCause:

@@ -17,6 +17,7 @@ from lakewright.errors import ConflictError
 from lakewright.model.instant import Action, Instant, InstantTime, State, format_time
 from lakewright.model.plans import RollbackCause, Skip
 from lakewright.model.timeline import Timeline
+from lakewright.table.conflicts import max_timeline_time
 from lakewright.table.failed_writes import rollback_failed_writes
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
 from lakewright.table.heartbeat import last_heartbeats
@@ -28,6 +29,7 @@ from lakewright.table.plan_execution import ExecutionAttempt, PlanTransaction, c
 from lakewright.table.properties import drop_metadata_table
 from lakewright.table.rollback import rollback_locked
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.time_generator import format_epoch_ms
 from lakewright.table.transaction import TransactionManager
 
 _MINUTE_MS = 60_000
@@ -243,8 +245,13 @@ def begin_execution(
         # What completed after the plan was made is not part of it, however long ago that was.
         at = planned.requested_at
         before_plan = [i for i in snapshot.timeline if (i.completed_at or "") < (planned_at or at)]
+        now = format_epoch_ms(writer.clock.now_ms(), zone_of(config.timeline_zone))
         attempt = ExecutionAttempt.create(
-            at, partition, writer.clock.new_id(), stoppable=cancellable
+            at,
+            partition,
+            writer.clock.new_id(),
+            stoppable=cancellable,
+            began_at=max(now, max_timeline_time(snapshot.timeline)),
         )
         execution = PlanTransaction(
             writer, snapshot, planned, attempt, Timeline.from_instants(before_plan)

@@ -46,7 +46,7 @@ from lakewright.table.instant_files import (
     rollback_metadata,
     timeline_files,
 )
-from lakewright.table.markers import marked_files
+from lakewright.table.markers import list_markers, marked_files
 from lakewright.table.options import FailedWritesPolicy
 from lakewright.table.properties import read_optional
 from lakewright.table.snapshot import Snapshot, slices_before_cleaning
@@ -396,11 +396,16 @@ def _execute(
     _check_still_failed(snapshot, pending, states)
     inflight = replace(pending.instant, state=State.INFLIGHT)
     create_if_missing(storage, snapshot.timeline_path(inflight), b"")
+    markers = list_markers(storage, target.requested_at)
     # If this process has lost the lock, other writers may have built upon the target or completed
-    # this rollback.
+    # this rollback. If it is paused from here on, another process may complete the rollback and
+    # execute the plan again: so nothing is listed below, and the deleted files have the names that
+    # the failed attempts gave them.
     times.verify_lock()
     revert_to_pending(snapshot, states)
-    delete_instant(snapshot, target.requested_at, states, files, keep_plan=keep_plan)
+    delete_instant(
+        snapshot, target.requested_at, states, files, keep_plan=keep_plan, markers=markers
+    )
     if not keep_plan:
         delete_late_completed(snapshot, target)
     took_ms = clock.monotonic_ms() - start_ms

@@ -38,6 +38,7 @@ from lakewright.model.table_config import TableConfig
 from lakewright.model.timeline import Timeline
 from lakewright.options import settings_from
 from lakewright.storage.base import Storage, split_path
+from lakewright.table.archived_timeline import archived_times_in
 from lakewright.table.conflicts import ConflictChecker, max_timeline_time
 from lakewright.table.failed_writes import rollback_failed_writes
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
@@ -344,6 +345,8 @@ class Transaction:
             # An earlier, unanswered call created it, under another lock than this one.
             self.after = current
             return _PublishedCommit(completed, frozenset(), lock_held=False)
+        self._check_attempt()
+        ConflictChecker(self.snapshot.timeline, current).check_base_exists(self.instant)
         self._validate(current, files, request)
         unanswered = self._attempted_instant
         completed = self._choose_completed_instant(current)
@@ -399,15 +402,29 @@ class Transaction:
     def _recheck_after_commit(
         self, completed: Instant, files: tuple[Instant, ...], request: _CommitRequest
     ) -> None:
-        current = self._conflict_checker(files).current
-        self._check_not_rolled_back(current, files)
-        if completed not in files:
-            raise ConflictError("this write was hidden by another writer", instant=self.instant)
-        # A write that began after the completed file appeared has seen it, or will at its commit.
+        own = {completed, self._pending(State.REQUESTED), self._pending(State.INFLIGHT)}
+        if not own <= set(files) and self._is_archived():
+            return  # after a long pause: writers have seen the commit, and built upon it
+        checker = self._conflict_checker(files)
+        rollbacks = checker.rollbacks_of(self.instant)
+        if rollbacks or completed not in files:
+            raise ConflictError(
+                "this write was rolled back by another writer",
+                instant=self.instant,
+                rollbacks=[i.requested_at for i in rollbacks],
+            )
+        checker.check_base_exists(self.instant)
+        # What began after the completed file appeared has seen it, or will at its commit.
         created_at = self._completed_file_mtime(completed)
-        earlier = [i for i in current.timeline if i.requested_at < created_at]
+        earlier = [i for i in checker.current.timeline if i.requested_at < created_at]
         others = Timeline(tuple(i for i in earlier if i.requested_at != self.instant))
-        self._validate(replace(current, timeline=others), files, request)
+        if self.snapshot.timeline.completed_writes and not others.completed_writes:
+            return  # all of these are archived: nothing is left to compare with
+        self._validate(replace(checker.current, timeline=others), files, request)
+
+    def _is_archived(self) -> bool:
+        folder = self.snapshot.config.history_folder
+        return bool(archived_times_in(self._storage, folder, self.instant, self.instant))
 
     def _completed_file_mtime(self, completed: Instant) -> str:
         """Return when the completed file appeared, as an instant time.
@@ -524,6 +541,9 @@ class Transaction:
         if instant is None or not instant.is_completed or instant.action != self._completed_action:
             return None
         return instant
+
+    def _check_attempt(self) -> None:
+        """Raise ConflictError if another process has taken this write over; by default none can."""
 
     def _check_can_commit(
         self, current: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
