@@ -65,14 +65,19 @@ def _marker_path(instant: InstantTime, data_path: str, kind: MarkerKind) -> str:
     return join_path(marker_folder(instant), f"{data_path}.marker.{kind}")
 
 
-def marked_files(storage: Storage, instant: InstantTime) -> tuple[str, ...]:
+def marked_files(
+    storage: Storage, instant: InstantTime, markers: Iterable[FileStatus] | None = None
+) -> tuple[str, ...]:
     """Return the data files that `instant` has marked, relative to the table, sorted.
+
+    `markers` are those that the caller has listed, by default all that exist now.
 
     Raises CorruptError for a file with another instant in its name: a rollback of this instant
     would delete a file of that one.
     """
     folder = marker_folder(instant)
-    names = [file.path.removeprefix(f"{folder}/") for file in storage.list_tree(folder)]
+    files = list_markers(storage, instant) if markers is None else markers
+    names = [file.path.removeprefix(f"{folder}/") for file in files]
     data_paths = _marked_paths(storage, instant, names)
     for path in data_paths:
         _check_instant(path, instant)

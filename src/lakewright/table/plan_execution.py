@@ -305,12 +305,11 @@ class PlanTransaction(Transaction):
     def _delete_own_attempt(self) -> None:
         with self.writer.locked() as lock:
             is_current = self.attempt.is_current(self._storage)
-            markers = [
-                file
-                for file in list_markers(self._storage, self.instant)
-                if self.attempt.wrote(file.path.rpartition(".marker.")[0])
+            listed = list_markers(self._storage, self.instant)
+            marked = marked_files(self._storage, self.instant, listed)
+            own_markers = [
+                file for file in listed if self.attempt.wrote(file.path.rpartition(".marker.")[0])
             ]
-            marked = marked_files(self._storage, self.instant)
             files = filter(self.attempt.wrote, {*self._listed_files, *marked})
             self._storage.delete_many(sorted(files))
             if not is_current:
@@ -319,7 +318,9 @@ class PlanTransaction(Transaction):
             self._delete_late_completed_files()
             lock.verify()
             self._storage.delete(self.pending_path(State.INFLIGHT))
-            finish_markers(self._storage, self.instant, self._files_of_finished_attempts, markers)
+            finish_markers(
+                self._storage, self.instant, self._files_of_finished_attempts, own_markers
+            )
 
 
 def _cause_of(error: BaseException) -> RollbackCause:

@@ -403,15 +403,17 @@ class Transaction:
         self, completed: Instant, files: tuple[Instant, ...], request: _CommitRequest
     ) -> None:
         own = {completed, self._pending(State.REQUESTED), self._pending(State.INFLIGHT)}
-        if not own <= set(files) and self._is_archived():
+        missing = own.difference(files)
+        if missing and self._is_archived():
             return  # after a long pause: writers have seen the commit, and built upon it
         checker = self._conflict_checker(files)
         rollbacks = checker.rollbacks_of(self.instant)
-        if rollbacks or completed not in files:
+        if rollbacks or missing:
             raise ConflictError(
                 "this write was rolled back by another writer",
                 instant=self.instant,
                 rollbacks=[i.requested_at for i in rollbacks],
+                missing=sorted(i.file_name for i in missing),
             )
         checker.check_base_exists(self.instant)
         # What began after the completed file appeared has seen it, or will at its commit.
