@@ -95,7 +95,7 @@ def other_deletion(table: WrittenTable) -> None:
     table.delete_partitions(NEXT_DAY)
 
 
-CONCURRENT_CHANGES: dict[str, tuple[Callable[[WrittenTable], None], ViewTimes]] = {
+CONCURRENT: dict[str, tuple[Callable[[WrittenTable], None], ViewTimes]] = {
     "a log file of another writer": (log_elsewhere, (500, 500, 59, 500)),
     "a log file without event times": (untracked_log_elsewhere, (500, 500, None, 500)),
     "a compaction": (compaction, (500, 500, 500, 500)),
@@ -104,7 +104,7 @@ CONCURRENT_CHANGES: dict[str, tuple[Callable[[WrittenTable], None], ViewTimes]] 
 }
 
 
-@pytest.mark.parametrize(("act", "expected"), CONCURRENT_CHANGES.values(), ids=list(CONCURRENT_CHANGES))
+@pytest.mark.parametrize(("act", "expected"), CONCURRENT.values(), ids=list(CONCURRENT))
 def test_a_commit_counts_what_completed_while_it_was_written(
     act: Callable[[WrittenTable], None], expected: ViewTimes
 ) -> None:
