@@ -20,11 +20,11 @@ from lakewright.model.file_group import parse_data_file
 from lakewright.model.instant import Instant, State, parse_instant
 from lakewright.storage.base import Storage, VersionedStorage
 from lakewright.storage.local import LocalStorage
+from lakewright.table.failed_writes import delete_orphan_files
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
 from lakewright.table.locks.storage_lock import PATH as STORAGE_LOCK
 from lakewright.table.locks.storage_lock import format_lock_file, parse_lock_file
 from lakewright.table.options import HeartbeatSettings
-from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.processes import send_request
 from support.processes import wait_until

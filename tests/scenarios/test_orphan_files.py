@@ -9,10 +9,9 @@ import pytest
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.model.file_group import LogFile
 from lakewright.model.instant import Instant
-from lakewright.table.failed_writes import delete_leftovers, find_leftovers
+from lakewright.table.failed_writes import delete_leftovers, delete_orphan_files, find_leftovers
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.options import HeartbeatSettings
-from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.snapshot import load_snapshot
 from support.tables import OPTIMISTIC, begin_action
 from support.transactions import TransactionFixture, archive_instant, write_files

@@ -13,8 +13,8 @@ import pytest
 from lakewright.client.write_client import WriteClient
 from lakewright.model.file_group import parse_data_file
 from lakewright.storage.memory import MemoryStorage
+from lakewright.table.failed_writes import delete_orphan_files
 from lakewright.table.options import HeartbeatSettings
-from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.snapshot import load_snapshot
 from support.faults import crash_points
 from support.soak import sized

@@ -17,9 +17,9 @@ from lakewright.model.file_group import BaseFile, LogFile, parse_data_file
 from lakewright.model.instant import Instant
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
+from lakewright.table.failed_writes import delete_orphan_files
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.options import HeartbeatSettings
-from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import Transaction, TransactionManager
 from lakewright.testing.clock import ManualClock

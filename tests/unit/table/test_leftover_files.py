@@ -21,12 +21,12 @@ from lakewright.table.failed_writes import (
     LeftoverFiles,
     TemporaryFiles,
     delete_leftovers,
+    delete_orphan_files,
     find_leftovers,
     select_leftovers,
 )
 from lakewright.table.markers import MarkerKind, create_marker
 from lakewright.table.options import HeartbeatSettings
-from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import Crash, CrashingStorage
 from support.tables import OPTIMISTIC, begin_action

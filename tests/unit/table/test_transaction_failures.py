@@ -17,8 +17,8 @@ from lakewright.format.timeline_metadata import format_commit
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import LogFile
 from lakewright.storage.base import Storage
+from lakewright.table.failed_writes import delete_orphan_files
 from lakewright.table.options import Concurrency, FailedWritesPolicy, HeartbeatSettings
-from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.properties import METADATA_FOLDER
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager

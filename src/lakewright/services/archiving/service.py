@@ -28,7 +28,7 @@ from lakewright.services.cleaning.planner import earliest_to_retain, last_clean
 from lakewright.services.compaction.options import CompactionSettings
 from lakewright.services.log_compaction import LogCompactionSettings
 from lakewright.storage.base import split_path
-from lakewright.table.orphan_files import delete_orphan_files
+from lakewright.table.failed_writes import delete_orphan_files
 from lakewright.table.properties import metadata_partitions
 from lakewright.table.snapshot import Snapshot, list_timeline
 from lakewright.write.writer import Commit

@@ -15,9 +15,8 @@ from lakewright.services.base import ExecutionContext
 from lakewright.services.cleaning.planner import PartitionFiles, load_partition_files
 from lakewright.services.planning import SkippedPartitions
 from lakewright.storage.base import FileStatus, join_path, split_path
-from lakewright.table.failed_writes import delete_leftovers, find_leftovers
+from lakewright.table.failed_writes import delete_leftovers, delete_orphan_files, find_leftovers
 from lakewright.table.locks.base import acquired
-from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.properties import drop_metadata_table, has_metadata_table
 from lakewright.table.snapshot import Snapshot, files_of_slice, load_snapshot
 

@@ -30,10 +30,9 @@ from lakewright.table.doctor.checks import unlisted_files
 from lakewright.table.doctor.damaged_timeline import repair_damaged_file
 from lakewright.table.doctor.evidence import Evidence, load_evidence
 from lakewright.table.doctor.findings import Diagnosis, Finding, FindingKind, Severity
-from lakewright.table.failed_writes import delete_leftovers, find_leftovers
+from lakewright.table.failed_writes import delete_leftovers, delete_orphan_files, find_leftovers
 from lakewright.table.feature_checks import check_writable
 from lakewright.table.options import HeartbeatSettings, LockSettings
-from lakewright.table.orphan_files import delete_orphan_files
 from lakewright.table.properties import (
     PROPERTIES,
     drop_metadata_table,
