@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import cycle, product
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from support.concurrency import ProcessScheduler, ScheduledProcess, scheduled_pr
 from support.plan_schedules import (
     DAY,
     HEARTBEAT_EXPIRES_MS,
+    MULTI_WRITER,
     SERVICE_OPTIONS,
     PlannedTable,
     Rows,
@@ -39,7 +41,7 @@ from support.plan_schedules import (
     table_at,
     upserting,
 )
-from support.soak import sized
+from support.soak import SOAK, sized
 from support.tables import row
 
 Work = Callable[[Storage, Clock], Any]
@@ -101,6 +103,13 @@ ACTIONS: dict[str, Callable[[PlannedTable], Work]] = {
     "writes until all is archived": archiving,
 }
 PAUSED: dict[str, Callable[[PlannedTable], Work]] = {"executes": executing, "fails": failing}
+LOCKS = ("storage", "file")
+ACTIONS_AND_LOCKS = [*product(ACTIONS, LOCKS)] if SOAK else [*zip(ACTIONS, cycle(LOCKS))]
+
+
+@pytest.fixture(autouse=True)
+def lock_provider(lock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MULTI_WRITER, "hoodie.write.lock.provider", lock)
 
 
 def pauses(planned: PlannedTable, paused: Work) -> Iterator[int]:
@@ -117,12 +126,12 @@ def expected_rows(planned: PlannedTable, process: ScheduledProcess, action: str)
     return planned.rows if ts is None or process.error else after_upsert(planned.rows, ts)
 
 
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize(("action", "lock"), ACTIONS_AND_LOCKS)
 @pytest.mark.parametrize("paused", PAUSED)
 @pytest.mark.parametrize("cancellable", [False, True], ids=["ordinary", "cancellable"])
 @pytest.mark.parametrize("service", SERVICE_OPTIONS)
 def test_a_paused_execution_harms_nothing(
-    service: str, cancellable: bool, paused: str, action: str
+    service: str, cancellable: bool, paused: str, action: str, lock: str
 ) -> None:
     planned = planned_table(service, cancellable=cancellable)
     work = PAUSED[paused](planned)
@@ -154,9 +163,9 @@ def test_a_paused_execution_harms_nothing(
             assert read_rows(scheduler.storage) == after_upsert(rows, 30), where
 
 
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize(("action", "lock"), ACTIONS_AND_LOCKS)
 @pytest.mark.parametrize("service", ["compaction", "clustering"])
-def test_a_paused_write_is_reported_as_it_is(service: str, action: str) -> None:
+def test_a_paused_write_is_reported_as_it_is(service: str, action: str, lock: str) -> None:
     planned = planned_table(service, cancellable=True)
     new_row = row("paused", 1, "new", DAY)
 
