@@ -32,7 +32,6 @@ from support.tables import Row
 
 Key = tuple[str, str]
 
-_LONG_AFTER_MS = 10**15
 _DAY_S = 86_400
 _LONG_AFTER_MS = 10**15
 
@@ -156,6 +155,20 @@ class Crew:
         faults = (fate.as_json() if fate else {}) | ({"calls": str(calls)} if calls else {})
         job = {"steps": [step.as_json() for step in steps], "fate": faults}
         return self._start(storage, options, client, job)
+
+    def start_execution(
+        self,
+        storage: Storage,
+        plan: str,
+        options: Mapping[str, str],
+        *,
+        fate: Fate | None = None,
+        client: Mapping[str, str] | None = None,
+        calls: Path | None = None,
+    ) -> Process:
+        """A process that executes the plan of a table service."""
+        faults = (fate.as_json() if fate else {}) | ({"calls": str(calls)} if calls else {})
+        return self._start(storage, options, client, {"execute": plan, "fate": faults})
 
     def start_role(
         self,
@@ -348,7 +361,8 @@ def assert_tidy(storage: Storage) -> None:
     """No writer left a marker, a heartbeat, a lock or a temporary file."""
     sweep_markers(storage)
     for folder in (".hoodie/.temp", ".hoodie/.heartbeat"):
-        assert not [file.path for file in storage.list_tree(folder)]
+        remaining = [file.path for file in storage.list_tree(folder)]
+        assert not remaining, remaining
     assert not storage.exists(LOCK_FILE)
     if storage.exists(STORAGE_LOCK):
         assert parse_lock_file(storage.read(STORAGE_LOCK)).expired

@@ -131,6 +131,10 @@ def do_job(job: Mapping[str, Any]) -> None:
         _save_policies(job, TableTtl.for_table(storage, job["options"], clock))
         return
     writer = replace(WriteClient.create(storage, job["options"], clock), engine=LocalEngine)
+    if "execute" in job:
+        commit = writer.services.execute(job["execute"])
+        _append(job["journal"], {"instant": commit.instant, "completed_at": commit.completed_at})
+        return
     for step in job["steps"]:
         while not _committed(writer, step, job["journal"]):
             pass

@@ -174,9 +174,11 @@ class PlanTransaction(Transaction):
             storage.create(self.pending_path(State.INFLIGHT), b"")
             delete_markers_for(storage, self.instant, stale)
             if not self.attempt.is_current(storage):
-                # The plan was executed or rolled back while this process was paused, and the
-                # inflight file of the other attempt is deleted.
-                storage.delete(self.pending_path(State.INFLIGHT))
+                # The plan was executed or rolled back while this process was paused. Before this
+                # inflight file was created, and it belongs to no attempt; or after that, and by now
+                # it may be that of the other attempt, which is registered or has completed.
+                if not registrations(storage, self.instant) and not self._other_completed_files():
+                    storage.delete(self.pending_path(State.INFLIGHT))
                 self._raise_rolled_back()
             started = True
         finally:
