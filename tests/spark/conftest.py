@@ -26,10 +26,15 @@ collect_ignore = (
 )
 
 
+# Tests of sessions that differ from the shared one, and end it: they come last.
+OWN_SESSIONS = ("test_other_pythons.py", "test_secrets.py", "test_sessions.py", "test_metastore.py")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.spark)
+    items.sort(key=lambda item: item.path.name in OWN_SESSIONS)
 
 
 @pytest.fixture(scope="session", autouse=True)

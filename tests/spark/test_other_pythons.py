@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 import lakewright
+import lakewright as lw
+from lakewright.cli.main import app
 from support.soak import some
+from support.spark import next_session
 
-CHECK = Path(__file__).with_name("other_python_check.py")
+EAGER = {"hoodie.compact.inline.max.delta.commits": "1"}
+DDL = "id STRING, ts BIGINT"
 SOURCES = Path(lakewright.__file__).parents[1]
 ANOTHER_MINOR = (
     "import sys, collections\n"
@@ -60,26 +64,70 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python_in(tmp_path_factory.mktemp("bare"), {})
 
 
-def run(command: list[str], folder: Path, python: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(CHECK.parents[1]),
-            "PYSPARK_PYTHON": str(python),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        },
-        cwd=folder,
-        timeout=900,
-        check=False,
+def made(spark: SparkSession, path: Path, table_type: str) -> lw.Table:
+    table = lw.create(
+        str(path), spark=spark, name="t", table_type=table_type, record_key="id", ordering="ts"
     )
+    table.bulk_insert(spark.createDataFrame([("a", 1), ("b", 1)], DDL))
+    table.upsert(spark.createDataFrame([("a", 2)], DDL))
+    return table
+
+
+def message_of(ask: Callable[[], object]) -> str:
+    try:
+        return f"answered: {ask()}"
+    except lw.LakewrightError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(file) for file in folder.rglob("*"))
+
+
+def answers(spark: SparkSession, folder: Path) -> dict[str, str]:
+    """What the interfaces say; none of them may have changed anything."""
+    before = files_below(folder)
+    merged = lw.open(str(folder / "mor"), spark=spark)
+    plain = lw.open(str(folder / "cow"), spark=spark)
+    rows = spark.createDataFrame([("c", 1)], DDL)
+    source = {
+        "hoodie.streamer.source.dfs.root": str(folder / "files"),
+        "lakewright.source.files.format": "json",
+        "lakewright.source.files.settle.ms": "0",
+    }
+    messages = {
+        "install": message_of(lambda: lw.install(spark)),
+        "read": message_of(merged.read),
+        "changes": message_of(lambda: merged.changes(since=None).dataframe),
+        "change data": message_of(lambda: merged.changes(since=None, format="cdc").dataframe),
+        "write": message_of(lambda: plain.upsert(rows)),
+        "ingest": message_of(
+            lambda: lw.ingest(spark, "files", str(folder / "cow"), options=source)
+        ),
+        "native": message_of(lambda: plain.read().count()),
+    }
+    assert files_below(folder) == before
+    messages["service"] = message_of(lambda: merged.run("compaction", EAGER))
+    # Its plan stays pending for an executor: the next Python is to schedule another.
+    for instant in merged.timeline():
+        if instant.action == "compaction":
+            merged.rollback(instant)
+    return messages
+
+
+def commanded(folder: Path) -> str:
+    """What the command line says of a compaction, and ends with."""
+    options = [f"--option={key}={value}" for key, value in EAGER.items()]
+    result = CliRunner().invoke(app, ["compact", str(folder / "mor"), *options])
+    return f"{result.exit_code}: {result.stderr}"
 
 
 @pytest.fixture(scope="module")
 def checked(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """What the interfaces say with each Python."""
+    """What the interfaces say with each Python.
+
+    Spark asks for the Python whenever it sends a function, so that one JVM serves them all.
+    """
     folder = tmp_path_factory.mktemp("tables")
     everything = f"{sysconfig.get_path('purelib')}\n{SOURCES}\n"
     metadata = "Metadata-Version: 2.1\nName: lakewright\nVersion: 0.0.1\n"
@@ -95,10 +143,19 @@ def checked(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
             {"all.pth": everything, "sitecustomize.py": ANOTHER_MINOR},
         ),
     }
-    arguments = [f"{name}={pythons[name]}" for name in CHECKED]
-    result = run([sys.executable, str(CHECK), str(folder), *arguments], folder, bare)
-    assert result.returncode == 0, result.stderr[-6000:]
-    messages: dict[str, dict[str, str]] = json.loads(result.stdout.splitlines()[-1])
+    messages = {}
+    with next_session({}) as spark:
+        made(spark, folder / "mor", "MERGE_ON_READ")
+        made(spark, folder / "cow", "COPY_ON_WRITE")
+        (folder / "files").mkdir()
+        (folder / "files" / "a.json").write_text('{"id": "d", "ts": 1}\n')
+        for name in CHECKED:
+            # As if the session had been started with this Python.
+            spark.sparkContext.pythonExec = str(pythons[name])
+            messages[name] = answers(spark.newSession(), folder)
+        # The command line takes the session that there is, with the last of them, and stops it.
+        SparkSession._instantiatedSession = spark.newSession()
+        messages[CHECKED[-1]]["command"] = commanded(folder)
     return messages
 
 

@@ -1,7 +1,7 @@
 """The same reads and writes on any kind of Spark session.
 
-A process holds one kind of session: `session_check.py FOLDER` does it on Spark Connect, and prints
-OK when all rows are right.
+A process holds one kind of session: `session_check.py SERVER FOLDER` does it on Spark Connect, and
+prints OK when all rows are right.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 import lakewright as lw
 from support.golden import queries, some_queries
 from support.soak import SOAK, sized
-from support.spark import quick_session, start_query
+from support.spark import start_query
 
 _FEW = ("mor_avro",)
 TABLES = sized(_FEW, soak=(*_FEW, "cow_hive_complex", "mor_parquet"))
@@ -167,12 +166,8 @@ def check_session(spark: SparkSession, folder: Path) -> None:
         check_streams(spark, folder)
 
 
-def main(folder: str) -> None:
-    settings = {"spark.sql.warehouse.dir": f"{folder}/warehouse-connect"}
-    # By this Spark takes a free port for Connect; Java is started before, and does not know of it.
-    SparkContext._ensure_initialized()
-    os.environ["SPARK_TESTING"] = "1"
-    spark = quick_session(settings, SparkSession.builder.remote("local[2]"))
+def main(server: str, folder: str) -> None:
+    spark = SparkSession.builder.remote(server).getOrCreate()
     check_session(spark, Path(folder))
     spark.stop()
     sys.stdout.write("OK\n")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -63,6 +65,21 @@ def quick_session(
     for key, value in {**_SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+@contextmanager
+def next_session(settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session with a SparkContext of its own, in the JVM that this process has started already.
+
+    It ends the session before it. A second JVM would start cold.
+    """
+    if SparkContext._active_spark_context is not None:
+        SparkSession.builder.getOrCreate().stop()
+    session = quick_session(settings)
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 _TOO_LATE = "failed to connect back"
