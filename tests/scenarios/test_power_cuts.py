@@ -267,7 +267,7 @@ class PowerCut:
 
 def some(cuts: list[PowerCut]) -> list[PowerCut]:
     """A few of them in a check, from all parts of the operation; all in a soak run."""
-    most = sized(6, soak=len(cuts))
+    most = sized(3, soak=len(cuts))
     step = max(1, -(-len(cuts) // most))
     return cuts[::step]
 

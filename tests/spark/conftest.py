@@ -27,7 +27,13 @@ collect_ignore = (
 
 
 # Tests of sessions that differ from the shared one, and end it: they come last.
-OWN_SESSIONS = ("test_other_pythons.py", "test_secrets.py", "test_sessions.py", "test_metastore.py")
+OWN_SESSIONS = (
+    "test_lost_attempts.py",
+    "test_metastore.py",
+    "test_other_pythons.py",
+    "test_secrets.py",
+    "test_sessions.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

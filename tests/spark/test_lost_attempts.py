@@ -7,19 +7,16 @@ by what a reader sees at once; in the end a commit lists every file, and doctor 
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lost_attempt_plays import MASTER, SETTINGS, play_all
 
 from lakewright.testing.s3 import S3Server, moto_server
 from support.soak import sized, some
-
-PLAYS = Path(__file__).parent / "lost_attempts" / "plays.py"
+from support.spark import next_session
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +36,12 @@ def test_rows_are_exact_whatever_attempts_are_lost(tmp_path: Path, server: S3Ser
     tables = some(every, 0, 1)
     seed = sized(7, int.from_bytes(os.urandom(4)))
     plays = sized(10, 200)
-    result = subprocess.run(
-        [sys.executable, str(PLAYS), json.dumps(tables), str(seed), str(plays)],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-    assert result.returncode == 0, lines
-    assert len(lines) == plays + len(tables)
-    wrong = [line for line in lines if line["wrong"]]
+    with next_session(SETTINGS, MASTER) as spark:
+        outcomes = [*play_all(spark, tables, seed, plays)]
+    assert len(outcomes) == plays + len(tables)
+    wrong = [outcome for outcome in outcomes if outcome.wrong]
     assert wrong == [], f"seed {seed}"
-    ends = [line["ended"] for line in lines[:plays]]
+    ends = [outcome.ended for outcome in outcomes[:plays]]
     assert "committed" in ends
     # One that was cancelled, or lost an executor, may be run again.
     assert all(end == "committed" or end.startswith("UnavailableError") for end in ends), ends

@@ -68,14 +68,16 @@ def quick_session(
 
 
 @contextmanager
-def next_session(settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session with a SparkContext of its own, in the JVM that this process has started already.
+def next_session(settings: Mapping[str, str], master: str = "local[2]") -> Iterator[SparkSession]:
+    """A session with a SparkContext of its own, in the JVM of this process.
 
     It ends the session before it. A second JVM would start cold.
     """
+    # The settings of the context with which a JVM starts are those of all that follow.
+    SparkContext._ensure_initialized()
     if SparkContext._active_spark_context is not None:
         SparkSession.builder.getOrCreate().stop()
-    session = quick_session(settings)
+    session = quick_session(settings, SparkSession.builder.master(master))
     try:
         yield session
     finally:

@@ -1,7 +1,7 @@
 """Makes task attempts slow, and kills some, around the moment at which a data file appears.
 
-On the PYTHONPATH of the executors of `plays.py` alone. An attempt that is slow is run a second
-time by Spark, and killed when the other one has ended or the job is cancelled.
+On the PYTHONPATH of the executors of test_lost_attempts.py alone. Spark runs a slow attempt a
+second time, and kills it when the other one has ended or the job is cancelled.
 """
 
 from __future__ import annotations

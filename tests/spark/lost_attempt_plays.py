@@ -1,19 +1,12 @@
-"""Writes on a session with speculation, whose jobs are cancelled at random moments: a script.
-
-    plays.py TABLES SEED PLAYS
-
-Prints one line of JSON for each play: what was written, how it ended, and what is wrong with the
-table afterwards, which is to be nothing.
-"""
+"""Writes on a session with speculation, whose jobs are cancelled at random moments."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import sys
 import threading
 import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +24,8 @@ from lakewright.table.options import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager, TransactionSpec
 
-HERE = Path(__file__).parent
+# Its sitecustomize.py makes attempts on executors crash.
+FAULTS = Path(__file__).parent / "lost_attempts"
 PARTITIONS, KEYS = 6, 60
 ALLOW = {"hoodie.block.writes.on.speculative.execution": "false"}
 QUIET = {"hoodie.clean.automatic": "false", "hoodie.archive.automatic": "false"}
@@ -68,7 +62,7 @@ class Play:
             options=self.options,
         )
 
-    def write(self, chance: random.Random) -> dict[str, object]:
+    def write(self, chance: random.Random) -> str:
         """One write of some rows; one in three is cancelled at a random moment."""
         self.version += 1
         operation = chance.choice(["upsert", "upsert", "insert", "bulk_insert"])
@@ -84,7 +78,7 @@ class Play:
         ended = self._run(operation, changed, group, chance.uniform(0.1, 2.5) if cancelled else 0)
         if ended == "committed":
             self.rows |= changed
-        return {"operation": operation, "cancelled": cancelled, "ended": ended}
+        return ended
 
     def _run(
         self, operation: str, rows: dict[str, tuple[str, int]], group: str, after: float
@@ -147,35 +141,35 @@ def unlisted(storage: Storage) -> list[str]:
     return [file.path for file in files if parse_data_file(file.name) and file.name not in listed]
 
 
-def session() -> SparkSession:
-    """Two executors in processes of their own: Spark does not speculate on a local master."""
-    settings = {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.quantile": "0.2",
-        "spark.speculation.minTaskRuntime": "200ms",
-        "spark.task.maxFailures": "8",
-        "spark.executorEnv.PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}",
-        "spark.executor.memory": "512m",
-        "spark.pyspark.python": sys.executable,
-        "spark.ui.enabled": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    builder = SparkSession.builder.master("local-cluster[2,2,1024]")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+# Two executors in processes of their own: Spark does not speculate on a local master.
+MASTER = "local-cluster[2,2,1024]"
+SETTINGS = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.2",
+    "spark.speculation.minTaskRuntime": "200ms",
+    "spark.task.maxFailures": "8",
+    "spark.executorEnv.PYTHONPATH": f"{FAULTS}:{os.environ.get('PYTHONPATH', '')}",
+    "spark.executor.memory": "512m",
+    "spark.sql.shuffle.partitions": "4",
+}
 
 
-def main() -> None:
-    addresses, seed, plays = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+@dataclass(frozen=True)
+class Outcome:
+    """How a write ended, or the last look at a table, and what is wrong with the table."""
+
+    table: str
+    wrong: list[str]
+    ended: str = ""
+
+
+def play_all(
+    spark: SparkSession, addresses: Sequence[tuple[str, dict[str, str]]], seed: int, plays: int
+) -> Iterator[Outcome]:
+    """Write to tables in turn, and look at each in the end."""
     chance = random.Random(seed)
-    spark = session()
     tables = []
     for number, (address, options) in enumerate(addresses):
         play = Play(spark, address, options)
@@ -183,13 +177,7 @@ def main() -> None:
         tables.append(play)
     for number in range(plays):
         play = tables[number % len(tables)]
-        outcome = play.write(chance)
-        line = {"play": number, "table": play.address, **outcome, "wrong": play.wrong()}
-        print(json.dumps(line), flush=True)
+        ended = play.write(chance)
+        yield Outcome(play.address, play.wrong(), ended)
     for play in tables:
-        print(json.dumps({"table": play.address, "wrong": play.wrong_in_the_end()}), flush=True)
-    spark.stop()
-
-
-if __name__ == "__main__":
-    main()
+        yield Outcome(play.address, play.wrong_in_the_end())
