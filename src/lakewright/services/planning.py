@@ -130,8 +130,8 @@ class SkippedPartitions:
 
 
 # The incremental window: [requested time of the last completed service of the kind, instant of
-# this plan), over the completion times of writes. Only partitions written in it, and those that
-# the last plan skipped, can have become due since.
+# this plan), over the completion times of writes, rollbacks and restores. Only partitions that
+# changed in it, and those that the last plan skipped, can have become due since.
 
 
 @runtime_checkable
@@ -204,7 +204,8 @@ def find_window(
         return IncrementalWindow(
             None, f"the plan of the last {action} does not record what it skipped"
         )
-    return IncrementalWindow(partitions_since(snapshot, last, plan, until=context.instant))
+    changed = partitions_since(snapshot, last, plan, until=context.instant)
+    return IncrementalWindow(changed.partitions, changed.reason)
 
 
 # File slices to plan with, and the file groups that pending plans lock
