@@ -4,6 +4,8 @@
   some of their file groups.
 - The incremental window: the partitions in which something may have become due since the last plan
   of the same kind, so that planning need not list the whole table.
+- Ranked partitions: the latest partitions of the table, which a plan records for filters that rank
+  partitions, as the next window need not contain them.
 - Skipped partitions: what a plan does not schedule completely, each with its reason. The reasons
   are stored with the plan, and the next window contains these partitions again.
 - Locked file groups: those of pending plans, which a new plan must leave out.
@@ -12,14 +14,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from lakewright.errors import InvalidError
 from lakewright.model.file_group import FileSlice, GroupKey
 from lakewright.model.instant import Action, Instant
-from lakewright.model.plans import MISSING_REASONS, ClusteringPlan, CompactionPlan, Skip
+from lakewright.model.plans import (
+    LATEST_PARTITIONS,
+    MISSING_REASONS,
+    ClusteringPlan,
+    CompactionPlan,
+    Skip,
+)
 from lakewright.model.table_config import TableType
 from lakewright.options import at_least, option, parse_bool, settings_from
 from lakewright.services.base import PlanningContext
@@ -148,18 +156,59 @@ class IncrementalPartitionAwareStrategy(Protocol):
         ...
 
 
+@runtime_checkable
+class RanksPartitions(Protocol):
+    """A strategy that selects partitions by their rank among all partitions of the table."""
+
+    def latest_partitions(self, settings: Any, partitions: Sequence[str]) -> Sequence[str]:
+        """Return the partitions that decide which others are selected.
+
+        Whatever partitions are added to these later, the strategy selects the same among them as
+        it would among all partitions.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRanking:
+    """The latest partitions of the table by some filters, which `filters` identifies.
+
+    The next plan with the same filters ranks the partitions of its window among these.
+    """
+
+    filters: str
+    partitions: tuple[str, ...] = ()
+
+    def to_extra_metadata(self) -> dict[str, str]:
+        """Return the ranking as extra metadata of a plan."""
+        value = {"filters": self.filters, "partitions": self.partitions}
+        return {LATEST_PARTITIONS: json.dumps(value, separators=(",", ":"))}
+
+    @classmethod
+    def from_extra_metadata(cls, extra: Mapping[str, str]) -> PartitionRanking | None:
+        """Return the ranking that a plan has recorded; None if it has recorded none."""
+        try:
+            value = json.loads(extra[LATEST_PARTITIONS])
+            return cls(str(value["filters"]), tuple(map(str, value["partitions"])))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
 @dataclass(frozen=True, slots=True)
 class IncrementalWindow:
     """The partitions that planning reads, sorted.
 
     `partitions` is None if the whole table has to be listed, for the `reason`. `records_missing` is
     whether the plan records the partitions it skips, which it does unless incremental planning is
-    off.
+    off. `latest` are the latest partitions of the table as the last plan has ranked them, and
+    `deleted` those that were deleted since.
     """
 
     partitions: tuple[str, ...] | None
     reason: str = ""
     records_missing: bool = True
+    latest: tuple[str, ...] = ()
+    deleted: frozenset[str] = frozenset()
 
     @property
     def is_empty(self) -> bool:
@@ -183,10 +232,12 @@ def find_window(
     *,
     enabled: bool = True,
     partition_aware: bool = True,
+    ranked_by: str | None = None,
 ) -> IncrementalWindow:
     """Return the window of a plan of `action`: all partitions if the last plan does not bound it.
 
-    `partition_aware` is whether the strategy can select from some of the partitions.
+    `partition_aware` is whether the strategy can select from some of the partitions. `ranked_by`
+    identifies filters that rank partitions among those of the whole table.
     """
     if not enabled:
         return IncrementalWindow(
@@ -205,13 +256,41 @@ def find_window(
             None, f"the plan of the last {action} does not record what it skipped"
         )
     changed = partitions_since(snapshot, last, plan, until=context.instant)
-    return IncrementalWindow(changed.partitions, changed.reason)
+    if not changed.partitions or ranked_by is None:
+        return IncrementalWindow(changed.partitions, changed.reason)
+    ranking = PartitionRanking.from_extra_metadata(plan.extra)
+    if ranking is None or ranking.filters != ranked_by:
+        reason = f"the last {action} did not rank partitions by these filters"
+        return IncrementalWindow(None, reason, deleted=changed.deleted)
+    if not changed.deleted.isdisjoint(ranking.partitions):
+        reason = "some of the latest partitions were deleted"
+        return IncrementalWindow(None, reason, deleted=changed.deleted)
+    return IncrementalWindow(changed.partitions, latest=ranking.partitions)
 
 
 # File slices to plan with, and the file groups that pending plans lock
 
 
-SelectPartitions = Callable[[Sequence[str]], Sequence[str]]
+@dataclass(frozen=True, slots=True)
+class WindowListing:
+    """The partitions to select from, and the files of all partitions if these were listed."""
+
+    partitions: tuple[str, ...]
+    files: FilesByPartition | None = None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, window: IncrementalWindow) -> WindowListing:
+        """List all partitions if the window is the whole table."""
+        if window.partitions is not None:
+            return cls(window.partitions)
+        files = snapshot.files()
+        return cls(tuple(path for path in files if path not in window.deleted), files)
+
+    def files_of(self, snapshot: Snapshot, partitions: Sequence[str]) -> FilesByPartition:
+        """Return the files of some partitions, which are listed now if they were not before."""
+        if self.files is None:
+            return snapshot.files(partitions)
+        return {path: self.files[path] for path in partitions if path in self.files}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,17 +302,10 @@ class PlanningInput:
 
 
 def load_planning_input(
-    context: PlanningContext, window: IncrementalWindow, select: SelectPartitions
+    context: PlanningContext, listing: WindowListing, partitions: Sequence[str]
 ) -> PlanningInput:
-    """List the partitions of a window that `select` returns, and load their newest slices.
-
-    Only these are listed, unless the window is the whole table.
-    """
-    if window.partitions is not None:
-        files = context.snapshot.files(select(window.partitions))
-    else:
-        listed = context.snapshot.files()
-        files = {path: listed[path] for path in select(list(listed))}
+    """Load the newest slices of some partitions of a window."""
+    files = listing.files_of(context.snapshot, partitions)
     return PlanningInput(latest_slices(context, files), locked_file_groups(context))
 
 

@@ -39,10 +39,14 @@ _NO_END = "9"
 
 @dataclass(frozen=True, slots=True)
 class ChangedPartitions:
-    """Some partitions, sorted; None if any partition may have changed, for the `reason`."""
+    """Some partitions, sorted; None if any partition may have changed, for the `reason`.
+
+    `deleted` are the partitions that were deleted, and not written again.
+    """
 
     partitions: tuple[str, ...] | None
     reason: str = ""
+    deleted: frozenset[str] = frozenset()
 
 
 def last_service(
@@ -93,7 +97,7 @@ def partitions_since(
         **dict.fromkeys(_partitions_with_new_logs(snapshot, last, plan), since),
         **brought_back,
     }
-    return ChangedPartitions(window_partitions(commits, carried_over, since))
+    return window_partitions(commits, carried_over, since)
 
 
 def partitions_brought_back(rollback: RollbackMetadata | None) -> tuple[str, ...] | None:
@@ -142,7 +146,7 @@ def _load_undone(
 
 def window_partitions(
     commits: Iterable[tuple[Instant, CommitMetadata]], carried_over: Mapping[str, str], last: str
-) -> tuple[str, ...]:
+) -> ChangedPartitions:
     """Return the partitions written since the plan at `last`, or carried over. Pure.
 
     `commits` completed in the window; `carried_over` are other partitions, each with the time since
@@ -158,7 +162,8 @@ def window_partitions(
             for partition in commit.replaced:
                 deleted[partition] = max(deleted.get(partition, ""), instant.requested_at)
         written.update(dict.fromkeys(commit.stats, instant.completed_at or ""))
-    return tuple(sorted(p for p, when in written.items() if when > deleted.get(p, "")))
+    remaining = sorted(p for p, when in written.items() if when > deleted.get(p, ""))
+    return ChangedPartitions(tuple(remaining), deleted=frozenset(deleted) - frozenset(remaining))
 
 
 def partitions_with_logs(snapshot: Snapshot) -> tuple[str, ...] | None:

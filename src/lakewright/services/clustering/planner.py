@@ -24,6 +24,7 @@ from lakewright.services.clustering.options import ClusteringSettings, FilterMod
 from lakewright.services.planning import (
     IncrementalPartitionAwareStrategy,
     IncrementalWindow,
+    PartitionRanking,
     SkippedPartitions,
 )
 
@@ -53,6 +54,13 @@ class RecentPartitions:
         first = settings.skipped_partitions
         end = first + settings.lookback_partitions if settings.lookback_partitions > 0 else None
         return _split(partitions, newest[first:end])
+
+    def latest_partitions(
+        self, settings: ClusteringSettings, partitions: Sequence[str]
+    ) -> list[str]:
+        """Return the partitions up to the end of the look-back, the newest first."""
+        count = settings.skipped_partitions + max(settings.lookback_partitions, 0)
+        return sorted(partitions, reverse=True)[:count]
 
 
 class PartitionRange:
@@ -96,26 +104,55 @@ def strategy_of(mode: FilterMode, hour: int) -> IncrementalPartitionAwareStrateg
 
 
 def choose_partitions(
-    settings: ClusteringSettings, partitions: Sequence[str], hour: int
+    settings: ClusteringSettings,
+    partitions: Sequence[str],
+    hour: int,
+    *,
+    ranked_with: Sequence[str] = (),
 ) -> tuple[list[str], dict[str, str]]:
     """The partitions to cluster, and for each of the others why it is not clustered.
 
     Partitions that the options select are chosen even if they are not in `partitions`.
+    `ranked_with` are other partitions of the table, for filters that rank partitions.
     """
-    skipped: dict[str, str] = {}
-    candidates = list(partitions)
+    own = {*partitions, *settings.selected_partitions}
     if settings.selected_partitions:
-        candidates = list(settings.selected_partitions)
+        ranked = list(settings.selected_partitions)
         skipped = dict.fromkeys(partitions, "not named in partition.selected")
-    elif settings.partition_regex:
-        matches = re.compile(settings.partition_regex).fullmatch
-        candidates = [path for path in partitions if matches(path)]
+    else:
+        ranked = _matching(settings, [*partitions, *ranked_with])
         skipped = dict.fromkeys(partitions, "filtered by partition.regex.pattern")
-    strategy = strategy_of(settings.filter_mode, hour)
-    chosen, _ = strategy.filter_partition_paths(settings, candidates)
+    selected, _ = strategy_of(settings.filter_mode, hour).filter_partition_paths(settings, ranked)
+    chosen = [path for path in selected if path in own]
     reason = f"filtered by {settings.filter_mode}"
-    skipped |= dict.fromkeys(candidates, reason)
+    skipped |= {path: reason for path in ranked if path in own}
     return chosen, {path: skipped[path] for path in sorted(skipped.keys() - set(chosen))}
+
+
+def ranking_filters(settings: ClusteringSettings) -> str | None:
+    """Identify the partition filters, if they rank partitions; else return None."""
+    if settings.selected_partitions or settings.filter_mode is not FilterMode.RECENT_DAYS:
+        return None
+    bounds = f"{settings.skipped_partitions} {settings.lookback_partitions}"
+    return f"{settings.filter_mode} {bounds} {settings.partition_regex}".rstrip()
+
+
+def rank_partitions(
+    settings: ClusteringSettings, partitions: Sequence[str]
+) -> PartitionRanking | None:
+    """Return the latest of these partitions; None if the filters do not rank partitions."""
+    filters = ranking_filters(settings)
+    if filters is None:
+        return None
+    ranked = _matching(settings, partitions)
+    return PartitionRanking(
+        filters, tuple(sorted(RecentPartitions().latest_partitions(settings, ranked)))
+    )
+
+
+def _matching(settings: ClusteringSettings, partitions: Sequence[str]) -> list[str]:
+    matches = re.compile(settings.partition_regex or ".*", re.DOTALL).fullmatch
+    return [path for path in dict.fromkeys(partitions) if matches(path)]
 
 
 def _split(partitions: Sequence[str], chosen: Sequence[str]) -> Filtered:
@@ -160,12 +197,13 @@ def plan_clustering(
     path_of: Callable[[str], str],
     filtered: Mapping[str, str] | None = None,
     default_size: int = 125_829_120,
+    ranking: PartitionRanking | None = None,
 ) -> ClusteringPlan | Skip:
     """Group the newest file slices of some partitions into a plan.
 
     `locked` maps the file groups of pending plans to these plans, `filtered` maps partitions to why
     they are skipped, `path_of` makes a path absolute, and `default_size` is the assumed size of a
-    slice without a base file.
+    slice without a base file. `ranking` is recorded for the next plan.
 
     A partition is missing if the plan leaves out a file slice of it that is to be clustered. That
     does not apply to large files, nor to single files if `single_groups` is off: the next plan need
@@ -191,10 +229,11 @@ def plan_clustering(
                 skipped.add(partition, f"beyond the limit of {settings.max_groups} groups")
     if not groups:
         return _no_plan(skipped)
+    ranked = ranking.to_extra_metadata() if ranking is not None else {}
     return ClusteringPlan(
         groups=tuple(groups),
         strategy=ClusteringStrategy(class_name=settings.execution_class, params=settings.params),
-        extra=skipped.to_extra_metadata() if window.records_missing else {},
+        extra={**skipped.to_extra_metadata(), **ranked} if window.records_missing else {},
         missing_partitions=skipped.partitions if window.records_missing else None,
     )
 

@@ -25,15 +25,18 @@ from lakewright.services.clustering.planner import (
     check_clustering_trigger,
     choose_partitions,
     plan_clustering,
+    rank_partitions,
+    ranking_filters,
 )
 from lakewright.services.planning import (
     IncrementalWindow,
+    WindowListing,
     find_window,
     latest_slices,
     locked_file_groups,
 )
 from lakewright.storage.base import Storage
-from lakewright.table.snapshot import FilesByPartition, Snapshot
+from lakewright.table.snapshot import Snapshot
 from lakewright.write.options import write_settings
 
 _LOCAL_PREFIX = "file://"
@@ -63,7 +66,12 @@ class Clustering(TableService[ClusteringPlan, CommitMetadata]):
             return Skip("nothing was written yet")
         if settings.ordering is not None:
             settings.ordering.check(pa.schema([*META_FIELDS, *arrow_schema(schema)]))
-        window = find_window(context, Action.CLUSTERING, enabled=settings.incremental)
+        window = find_window(
+            context,
+            Action.CLUSTERING,
+            enabled=settings.incremental,
+            ranked_by=ranking_filters(settings),
+        )
         if window.is_empty and not settings.selected_partitions:
             return Skip("nothing was written or left since the last clustering")
         return _plan(context, settings, window)
@@ -77,12 +85,11 @@ def _plan(
     context: PlanningContext, settings: ClusteringSettings, window: IncrementalWindow
 ) -> ClusteringPlan | Skip:
     snapshot = context.snapshot
-    files, partitions = _partitions_to_check(snapshot, settings, window)
-    chosen, filtered = choose_partitions(settings, partitions, _hour(context))
-    if files is None:
-        files = snapshot.files(chosen)
-    chosen_files = {partition: files[partition] for partition in chosen if partition in files}
-    slices = latest_slices(context, chosen_files)
+    listing = _list_window(snapshot, settings, window)
+    chosen, filtered = choose_partitions(
+        settings, listing.partitions, _hour(context), ranked_with=window.latest
+    )
+    slices = latest_slices(context, listing.files_of(snapshot, chosen))
     write = write_settings(snapshot.config, context.options)
     if has_buckets(write, [item.file_id for item in slices]):
         return Skip(_BUCKET_INDEX)
@@ -94,23 +101,21 @@ def _plan(
         filtered=filtered,
         path_of=lambda path: _absolute(snapshot.storage, path),
         default_size=write.max_file_size,
+        ranking=rank_partitions(settings, [*listing.partitions, *window.latest]),
     )
 
 
-def _partitions_to_check(
+def _list_window(
     snapshot: Snapshot, settings: ClusteringSettings, window: IncrementalWindow
-) -> tuple[FilesByPartition | None, list[str]]:
-    """The partitions to check, and the files of all partitions if all of them must be listed.
+) -> WindowListing:
+    """The partitions of the window, which are listed if it is the whole table.
 
     If the options select partitions, the others are listed only if the plan records those that it
     skips.
     """
-    if window.partitions is not None:
-        return None, list(window.partitions)
     if settings.selected_partitions and not window.records_missing:
-        return None, []
-    files = snapshot.files()
-    return files, list(files)
+        return WindowListing(())
+    return WindowListing.of(snapshot, window)
 
 
 def _hour(context: PlanningContext) -> int:

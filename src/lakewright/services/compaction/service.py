@@ -32,6 +32,7 @@ from lakewright.services.compaction.planner import (
 from lakewright.services.compaction.strategies import StrategyContext
 from lakewright.services.planning import (
     SkippedPartitions,
+    WindowListing,
     find_window,
     load_planning_input,
     require_merge_on_read,
@@ -151,6 +152,7 @@ class Compaction(TableService[CompactionPlan, CommitMetadata]):
             Action.COMPACTION,
             enabled=settings.incremental,
             partition_aware=strategy.is_aware,
+            ranked_by=strategy.ranking_filters(settings),
         )
         if window.is_empty:
             return Skip("nothing was written or left since the last compaction")
@@ -158,9 +160,11 @@ class Compaction(TableService[CompactionPlan, CommitMetadata]):
             SkippedPartitions(),
             _candidate_finder(context, settings, strategy),
         )
-        planning_input = load_planning_input(
-            context, window, lambda paths: strategy.filter_partitions(settings, paths, skipped)
+        listing = WindowListing.of(context.snapshot, window)
+        selected = strategy.filter_partitions(
+            settings, listing.partitions, skipped, ranked_with=window.latest
         )
+        planning_input = load_planning_input(context, listing, selected)
         return plan_compaction(
             planning_input.slices,
             strategy=strategy,
@@ -169,6 +173,7 @@ class Compaction(TableService[CompactionPlan, CommitMetadata]):
             locked=planning_input.locked,
             filtered=skipped.reasons,
             find_candidates=find_candidates,
+            ranking=strategy.rank(settings, [*listing.partitions, *window.latest]),
         )
 
     def plan_instant(self, plan: CompactionPlan, instant: InstantTime) -> str:
