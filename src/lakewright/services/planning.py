@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -233,11 +233,13 @@ def find_window(
     enabled: bool = True,
     partition_aware: bool = True,
     ranked_by: str | None = None,
+    widened: Callable[[Plan], str | None] = lambda _: None,
 ) -> IncrementalWindow:
     """Return the window of a plan of `action`: all partitions if the last plan does not bound it.
 
     `partition_aware` is whether the strategy can select from some of the partitions. `ranked_by`
-    identifies filters that rank partitions among those of the whole table.
+    identifies filters that rank partitions among those of the whole table. `widened` returns why
+    something can be due now that was not for the options of the last plan.
     """
     if not enabled:
         return IncrementalWindow(
@@ -255,6 +257,9 @@ def find_window(
         return IncrementalWindow(
             None, f"the plan of the last {action} does not record what it skipped"
         )
+    reason = widened(plan)
+    if reason is not None:
+        return IncrementalWindow(None, reason)
     changed = partitions_since(snapshot, last, plan, until=context.instant)
     if not changed.partitions or ranked_by is None:
         return IncrementalWindow(changed.partitions, changed.reason)

@@ -111,7 +111,7 @@ def test_a_filter_before_the_ranking_counts() -> None:
     assert days.run() == [7]
 
 
-@pytest.mark.parametrize(("service", "options"), [SERVICES["compaction"]])
+@pytest.mark.parametrize(("service", "options"), SERVICES.values(), ids=list(SERVICES))
 def test_other_options_rank_the_whole_table(service: str, options: Mapping[str, str]) -> None:
     days = Days(service, options, range(1, 7))
     days.run()
@@ -127,7 +127,7 @@ def test_other_options_rank_the_whole_table(service: str, options: Mapping[str, 
     assert set(days.run(unfiltered)) == {1, 2, 3, 4, 8}
 
 
-@pytest.mark.parametrize(("service", "options"), [SERVICES["compaction"]])
+@pytest.mark.parametrize(("service", "options"), SERVICES.values(), ids=list(SERVICES))
 def test_a_deleted_day_makes_room_for_an_older_one(
     service: str, options: Mapping[str, str]
 ) -> None:

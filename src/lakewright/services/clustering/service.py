@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import ClassVar
 
@@ -10,8 +11,9 @@ import pyarrow as pa
 from lakewright.clock import zone_of
 from lakewright.format.avro.schema import arrow_schema
 from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.file_group import FileSlice
 from lakewright.model.instant import Action
-from lakewright.model.plans import ClusteringPlan, Skip
+from lakewright.model.plans import SERVICE_KEY, ClusteringPlan, Skip
 from lakewright.model.schema import META_FIELDS
 from lakewright.services.base import ExecutionContext, PlanningContext, TableService
 from lakewright.services.clustering.executor import cluster, has_buckets
@@ -71,6 +73,11 @@ class Clustering(TableService[ClusteringPlan, CommitMetadata]):
             Action.CLUSTERING,
             enabled=settings.incremental,
             ranked_by=ranking_filters(settings),
+            widened=lambda last: (
+                "the options take more files than those of the last clustering"
+                if settings.takes_more(last.extra)
+                else None
+            ),
         )
         if window.is_empty and not settings.selected_partitions:
             return Skip("nothing was written or left since the last clustering")
@@ -93,6 +100,7 @@ def _plan(
     write = write_settings(snapshot.config, context.options)
     if has_buckets(write, [item.file_id for item in slices]):
         return Skip(_BUCKET_INDEX)
+    ranking = rank_partitions(settings, [*listing.partitions, *window.latest])
     return plan_clustering(
         slices,
         settings,
@@ -101,7 +109,29 @@ def _plan(
         filtered=filtered,
         path_of=lambda path: _absolute(snapshot.storage, path),
         default_size=write.max_file_size,
-        ranking=rank_partitions(settings, [*listing.partitions, *window.latest]),
+        clustered=_clustered_alike(snapshot, settings, slices),
+        recorded={
+            **settings.candidate_limits,
+            **(ranking.to_extra_metadata() if ranking is not None else {}),
+        },
+    )
+
+
+def _clustered_alike(
+    snapshot: Snapshot, settings: ClusteringSettings, slices: Sequence[FileSlice]
+) -> frozenset[str]:
+    """The instants of the clusterings that wrote some of these files as a new one would.
+
+    Partitions that the options name are clustered whatever was done to them before.
+    """
+    if settings.selected_partitions:
+        return frozenset()
+    instants = {item.base.instant for item in slices if item.base and not item.logs}
+    return frozenset(
+        at
+        for at, plan in snapshot.clustering_plans(instants).items()
+        if SERVICE_KEY not in plan.extra
+        and settings.writes_like(plan.strategy.params if plan.strategy is not None else {})
     )
 
 
