@@ -242,6 +242,7 @@ class LogCompaction(TableService[CompactionPlan, CommitMetadata]):
     def plan(self, context: PlanningContext) -> CompactionPlan | Skip:
         """Plan the file groups with many log files."""
         settings = settings_from(LogCompactionSettings, context.options)
+        require_merge_on_read(context.snapshot, self.name)
         window = find_window(context, Action.LOG_COMPACTION, enabled=settings.incremental)
         if window.is_empty:
             return Skip("nothing was written or left since the last log compaction")

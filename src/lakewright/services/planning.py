@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from lakewright.clock import zone_of
 from lakewright.errors import InvalidError
 from lakewright.model.file_group import FileSlice, GroupKey
-from lakewright.model.instant import Action, Instant
+from lakewright.model.instant import Action, Instant, parse_time
 from lakewright.model.plans import (
     LATEST_PARTITIONS,
     MISSING_REASONS,
@@ -97,6 +98,18 @@ class PlanningSettings:
     )
 
 
+def missing_seconds_option() -> Any:
+    """Return the option that bounds how long skipped partitions wait; several settings have it."""
+    return option(
+        "lakewright.services.missing.max.seconds",
+        3_600,
+        parse=at_least(0),
+        doc="After writes and in loops: how many seconds after the last plan has completed the "
+        "partitions that it skipped make the next one due, whatever its trigger is; also if "
+        "nothing was written since.",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlanningSettings(PlanningSettings):
     """Options of plans whose costs depend on log files."""
@@ -110,6 +123,9 @@ class LogPlanningSettings(PlanningSettings):
 
 
 # Skipped partitions
+
+# How the reason begins where a pending plan has the file groups.
+HELD_BY = "held by "
 
 
 @dataclass
@@ -271,6 +287,30 @@ def find_window(
         reason = "some of the latest partitions were deleted"
         return IncrementalWindow(None, reason, deleted=changed.deleted)
     return IncrementalWindow(changed.partitions, latest=ranking.partitions)
+
+
+def missing_partitions_are_due(
+    context: PlanningContext, action: Action, max_seconds: int, *, enough_commits: bool
+) -> bool:
+    """Whether the partitions that the last plan of an action skipped make the next one due.
+
+    They do after the number of commits of the trigger, or after some time. Before that nothing is
+    read, and neither while a later plan is pending: that plan has considered them.
+    """
+    timeline = context.snapshot.timeline
+    completed = max(timeline.completed_services(action), default=None)
+    pending = max(timeline.pending(action), default=None)
+    if completed is None or (pending is not None and pending > completed):
+        return False
+    zone = zone_of(context.snapshot.config.timeline_zone)
+    try:
+        completed_s = parse_time(completed.completed_at or "", zone).timestamp()
+    except InvalidError:
+        completed_s = 0
+    if not enough_commits and context.now_ms / 1000 - completed_s < max_seconds:
+        return False
+    _, plan = last_service(context.snapshot, action, action)
+    return plan is not None and bool(plan.missing_partitions)
 
 
 # File slices to plan with, and the file groups that pending plans lock

@@ -13,7 +13,7 @@ from lakewright.model.plans import CANDIDATE_LIMITS
 from lakewright.model.table_config import csv
 from lakewright.options import at_least, option, option_keys, parse_bool, parse_word, settings_from
 from lakewright.services.clustering.layout import Layout, Ordering
-from lakewright.services.planning import PlanningSettings
+from lakewright.services.planning import PlanningSettings, missing_seconds_option
 
 SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
 TARGET_BYTES = "hoodie.clustering.plan.strategy.target.file.max.bytes"
@@ -255,6 +255,7 @@ class ClusteringSettings(PlanningSettings):
         parse=at_least(0),
         doc="The same, where clusterings are executed concurrently with writes.",
     )
+    missing_seconds: int = missing_seconds_option()
     sort_bytes: int = option(
         "lakewright.clustering.sort.bytes",
         268_435_456,

@@ -22,6 +22,7 @@ from lakewright.model.plans import (
 from lakewright.model.timeline import Timeline
 from lakewright.services.clustering.options import ClusteringSettings, FilterMode, SliceOrder
 from lakewright.services.planning import (
+    HELD_BY,
     IncrementalPartitionAwareStrategy,
     IncrementalWindow,
     PartitionRanking,
@@ -225,7 +226,7 @@ def plan_clustering(
             if not _is_small(item, settings):
                 continue
             if holder is not None:
-                skipped.add(partition, f"held by {holder}")
+                skipped.add(partition, f"{HELD_BY}{holder}")
                 continue
             small.append(item)
         candidates += [

@@ -36,6 +36,7 @@ from lakewright.services.planning import (
     find_window,
     latest_slices,
     locked_file_groups,
+    missing_partitions_are_due,
 )
 from lakewright.storage.base import Storage
 from lakewright.table.snapshot import Snapshot
@@ -57,12 +58,20 @@ class Clustering(TableService[ClusteringPlan, CommitMetadata]):
         config = context.snapshot.config
         if has_buckets(write_settings(config, context.options), ()):
             return Skip(_BUCKET_INDEX)
-        min_commits = commits_to_wait_for(clustering_settings(context.options), context.options)
-        return check_clustering_trigger(context.snapshot.timeline, min_commits)
+        settings = clustering_settings(context.options)
+        min_commits = commits_to_wait_for(settings, context.options)
+        skip = check_clustering_trigger(context.snapshot.timeline, min_commits)
+        if skip is not None and missing_partitions_are_due(
+            context, Action.CLUSTERING, settings.missing_seconds, enough_commits=False
+        ):
+            return None
+        return skip
 
     def plan(self, context: PlanningContext) -> ClusteringPlan | Skip:
         """The file groups to cluster in the partitions of the incremental window, or why none."""
         settings = clustering_settings(context.options)
+        if has_buckets(write_settings(context.snapshot.config, context.options), ()):
+            return Skip(_BUCKET_INDEX)
         schema = context.snapshot.avro_schema()
         if schema is None:
             return Skip("nothing was written yet")

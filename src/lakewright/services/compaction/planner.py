@@ -35,6 +35,7 @@ from lakewright.services.compaction.strategies import (
     candidates,
 )
 from lakewright.services.planning import (
+    HELD_BY,
     IncrementalPartitionAwareStrategy,
     IncrementalWindow,
     PartitionRanking,
@@ -269,7 +270,7 @@ def free_slices(
         if pending_plan is None:
             free.append(slice_)
         else:
-            skipped.add(slice_.partition, f"held by {pending_plan}")
+            skipped.add(slice_.partition, f"{HELD_BY}{pending_plan}")
     return free
 
 
