@@ -117,7 +117,8 @@ def test_a_table_without_plans_costs_one_look() -> None:
     counting = CountingStorage(fixture.storage)
     assert isinstance(replace(fixture.runner(), storage=counting).run("clean"), Skip)
     assert {method for method, _ in counting.touched} <= {"read", "list_files"}
-    assert len(counting.touched) <= 4
+    # The table twice, before and under the lock, and its heartbeats.
+    assert len(counting.touched) <= 5
 
 
 def test_each_plan_has_a_transaction_of_its_own() -> None:

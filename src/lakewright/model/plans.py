@@ -24,6 +24,10 @@ WIDENED = "lakewright.event.time.widened"
 SERVICE_KEY = "lakewright.service"
 # Extra metadata: the missing partitions by the reason why planning skipped them, as JSON.
 MISSING_REASONS = "lakewright.missing.reasons"
+# Extra metadata: the latest partitions of the table and the filters that ranked them, as JSON.
+LATEST_PARTITIONS = "lakewright.latest.partitions"
+# Extra metadata of a clustering: which files were small enough for it, as JSON.
+CANDIDATE_LIMITS = "lakewright.clustering.candidates"
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,9 @@ class TableService(ABC, Generic[PlanT, ResultT]):
     def check_trigger(self, context: PlanningContext) -> Skip | None:
         """Check whether a plan is due, by the timeline and the options alone.
 
-        It runs after every write, so it must not read anything else from storage.
+        It runs after every write, so it should not read anything else from storage. A service that
+        rewrites file groups is planned without it if a user asks for that: a trigger is for the
+        services that follow writes, and for loops.
 
         Args:
             context: The table and the options.
@@ -197,6 +199,9 @@ class TableService(ABC, Generic[PlanT, ResultT]):
 
         Returns:
             The plan, or why there is nothing to do.
+
+        Raises:
+            InvalidError: The service cannot run with these options, or on this table.
         """
 
     def runs_after(self, name: str, context: PlanningContext) -> bool:

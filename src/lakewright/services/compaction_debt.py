@@ -10,6 +10,7 @@ from lakewright.model.instant import Action
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
 from lakewright.services.base import PlanningContext
 from lakewright.services.planning import (
+    HELD_BY,
     file_groups_in_pending_plans,
     find_window,
     require_merge_on_read,
@@ -106,14 +107,22 @@ def debt_of(
         holders = sorted({h for i in items if (h := locked.get((partition, i.file_id)))})
         logs = [log for item in items for log in item.logs]
         if holders:
-            reason = f"held by {', '.join(holders)}"
+            reason = f"{HELD_BY}{', '.join(holders)}"
         else:
             default = _NEVER_PLANNED if reasons is None else reasons.get(partition, _WRITTEN_SINCE)
-            reason = (superseded or {}).get(partition, default)
+            reason = (superseded or {}).get(partition, _in_the_past(default))
         oldest = min(view.completion(log.instant) or log.instant for log in logs)
         size = sum(log.size for log in logs)
         debts.append(PartitionDebt(partition, len(logs), size, oldest, reason))
     return CompactionDebt(tuple(sorted(debts, key=lambda debt: (debt.oldest, debt.partition))))
+
+
+def _in_the_past(reason: str) -> str:
+    """Return the reason of the last plan; the plan that it names as holder is not pending now."""
+    if not reason.startswith(HELD_BY):
+        return reason
+    holder = reason.removeprefix(HELD_BY).partition(",")[0]
+    return f"skipped by the last plan, when {holder} was pending"
 
 
 def _last_plan_reasons(snapshot: Snapshot) -> dict[str, str] | None:

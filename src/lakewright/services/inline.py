@@ -226,6 +226,6 @@ def _plan_next(
     if skip is not None:
         return record_outcome(runner.meter, service.name, not_due(skip))
     if not only_scheduled:
-        return runner.run(service.name, skip_pre_plan=True)
-    scheduled = runner.schedule(service.name)
+        return runner.run(service.name, triggered=True, skip_pre_plan=True)
+    scheduled = runner.schedule(service.name, triggered=True)
     return scheduled if isinstance(scheduled, Skip) else Skip(f"scheduled as {scheduled}")

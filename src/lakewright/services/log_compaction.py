@@ -32,6 +32,7 @@ from lakewright.services.planning import (
     IncrementalWindow,
     LogPlanningSettings,
     SkippedPartitions,
+    WindowListing,
     find_window,
     load_planning_input,
     require_merge_on_read,
@@ -241,10 +242,12 @@ class LogCompaction(TableService[CompactionPlan, CommitMetadata]):
     def plan(self, context: PlanningContext) -> CompactionPlan | Skip:
         """Plan the file groups with many log files."""
         settings = settings_from(LogCompactionSettings, context.options)
+        require_merge_on_read(context.snapshot, self.name)
         window = find_window(context, Action.LOG_COMPACTION, enabled=settings.incremental)
         if window.is_empty:
             return Skip("nothing was written or left since the last log compaction")
-        planning_input = load_planning_input(context, window, list)
+        listing = WindowListing.of(context.snapshot, window)
+        planning_input = load_planning_input(context, listing, listing.partitions)
         return plan_log_compaction(
             planning_input.slices,
             settings=settings,

@@ -115,7 +115,7 @@ def run_round(
         if stop():
             return
         if name not in failed:
-            yield _try_step(runner, name, partial(runner.run, name))
+            yield _try_step(runner, name, partial(runner.run, name, triggered=True))
 
 
 def pause(seconds: float, clock: Clock, stop: Callable[[], bool]) -> None:

@@ -4,6 +4,8 @@
   some of their file groups.
 - The incremental window: the partitions in which something may have become due since the last plan
   of the same kind, so that planning need not list the whole table.
+- Ranked partitions: the latest partitions of the table, which a plan records for filters that rank
+  partitions, as the next window need not contain them.
 - Skipped partitions: what a plan does not schedule completely, each with its reason. The reasons
   are stored with the plan, and the next window contains these partitions again.
 - Locked file groups: those of pending plans, which a new plan must leave out.
@@ -16,10 +18,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from lakewright.clock import zone_of
 from lakewright.errors import InvalidError
 from lakewright.model.file_group import FileSlice, GroupKey
-from lakewright.model.instant import Action, Instant
-from lakewright.model.plans import MISSING_REASONS, ClusteringPlan, CompactionPlan, Skip
+from lakewright.model.instant import Action, Instant, parse_time
+from lakewright.model.plans import (
+    LATEST_PARTITIONS,
+    MISSING_REASONS,
+    ClusteringPlan,
+    CompactionPlan,
+    Skip,
+)
 from lakewright.model.table_config import TableType
 from lakewright.options import at_least, option, parse_bool, settings_from
 from lakewright.services.base import PlanningContext
@@ -89,6 +98,18 @@ class PlanningSettings:
     )
 
 
+def missing_seconds_option() -> Any:
+    """Return the option that bounds how long skipped partitions wait; several settings have it."""
+    return option(
+        "lakewright.services.missing.max.seconds",
+        3_600,
+        parse=at_least(0),
+        doc="After writes and in loops: how many seconds after the last plan has completed the "
+        "partitions that it skipped make the next one due, whatever its trigger is; also if "
+        "nothing was written since.",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlanningSettings(PlanningSettings):
     """Options of plans whose costs depend on log files."""
@@ -102,6 +123,9 @@ class LogPlanningSettings(PlanningSettings):
 
 
 # Skipped partitions
+
+# How the reason begins where a pending plan has the file groups.
+HELD_BY = "held by "
 
 
 @dataclass
@@ -130,8 +154,8 @@ class SkippedPartitions:
 
 
 # The incremental window: [requested time of the last completed service of the kind, instant of
-# this plan), over the completion times of writes. Only partitions written in it, and those that
-# the last plan skipped, can have become due since.
+# this plan), over the completion times of writes, rollbacks and restores. Only partitions that
+# changed in it, and those that the last plan skipped, can have become due since.
 
 
 @runtime_checkable
@@ -148,18 +172,59 @@ class IncrementalPartitionAwareStrategy(Protocol):
         ...
 
 
+@runtime_checkable
+class RanksPartitions(Protocol):
+    """A strategy that selects partitions by their rank among all partitions of the table."""
+
+    def latest_partitions(self, settings: Any, partitions: Sequence[str]) -> Sequence[str]:
+        """Return the partitions that decide which others are selected.
+
+        Whatever partitions are added to these later, the strategy selects the same among them as
+        it would among all partitions.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRanking:
+    """The latest partitions of the table by some filters, which `filters` identifies.
+
+    The next plan with the same filters ranks the partitions of its window among these.
+    """
+
+    filters: str
+    partitions: tuple[str, ...] = ()
+
+    def to_extra_metadata(self) -> dict[str, str]:
+        """Return the ranking as extra metadata of a plan."""
+        value = {"filters": self.filters, "partitions": self.partitions}
+        return {LATEST_PARTITIONS: json.dumps(value, separators=(",", ":"))}
+
+    @classmethod
+    def from_extra_metadata(cls, extra: Mapping[str, str]) -> PartitionRanking | None:
+        """Return the ranking that a plan has recorded; None if it has recorded none."""
+        try:
+            value = json.loads(extra[LATEST_PARTITIONS])
+            return cls(str(value["filters"]), tuple(map(str, value["partitions"])))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
 @dataclass(frozen=True, slots=True)
 class IncrementalWindow:
     """The partitions that planning reads, sorted.
 
     `partitions` is None if the whole table has to be listed, for the `reason`. `records_missing` is
     whether the plan records the partitions it skips, which it does unless incremental planning is
-    off.
+    off. `latest` are the latest partitions of the table as the last plan has ranked them, and
+    `deleted` those that were deleted since.
     """
 
     partitions: tuple[str, ...] | None
     reason: str = ""
     records_missing: bool = True
+    latest: tuple[str, ...] = ()
+    deleted: frozenset[str] = frozenset()
 
     @property
     def is_empty(self) -> bool:
@@ -183,10 +248,14 @@ def find_window(
     *,
     enabled: bool = True,
     partition_aware: bool = True,
+    ranked_by: str | None = None,
+    widened: Callable[[Plan], str | None] = lambda _: None,
 ) -> IncrementalWindow:
     """Return the window of a plan of `action`: all partitions if the last plan does not bound it.
 
-    `partition_aware` is whether the strategy can select from some of the partitions.
+    `partition_aware` is whether the strategy can select from some of the partitions. `ranked_by`
+    identifies filters that rank partitions among those of the whole table. `widened` returns why
+    something can be due now that was not for the options of the last plan.
     """
     if not enabled:
         return IncrementalWindow(
@@ -204,13 +273,69 @@ def find_window(
         return IncrementalWindow(
             None, f"the plan of the last {action} does not record what it skipped"
         )
-    return IncrementalWindow(partitions_since(snapshot, last, plan, until=context.instant))
+    reason = widened(plan)
+    if reason is not None:
+        return IncrementalWindow(None, reason)
+    changed = partitions_since(snapshot, last, plan, until=context.instant)
+    if not changed.partitions or ranked_by is None:
+        return IncrementalWindow(changed.partitions, changed.reason)
+    ranking = PartitionRanking.from_extra_metadata(plan.extra)
+    if ranking is None or ranking.filters != ranked_by:
+        reason = f"the last {action} did not rank partitions by these filters"
+        return IncrementalWindow(None, reason, deleted=changed.deleted)
+    if not changed.deleted.isdisjoint(ranking.partitions):
+        reason = "some of the latest partitions were deleted"
+        return IncrementalWindow(None, reason, deleted=changed.deleted)
+    return IncrementalWindow(changed.partitions, latest=ranking.partitions)
+
+
+def missing_partitions_are_due(
+    context: PlanningContext, action: Action, max_seconds: int, *, enough_commits: bool
+) -> bool:
+    """Whether the partitions that the last plan of an action skipped make the next one due.
+
+    They do after the number of commits of the trigger, or after some time. Before that nothing is
+    read, and neither while a later plan is pending: that plan has considered them.
+    """
+    timeline = context.snapshot.timeline
+    completed = max(timeline.completed_services(action), default=None)
+    pending = max(timeline.pending(action), default=None)
+    if completed is None or (pending is not None and pending > completed):
+        return False
+    zone = zone_of(context.snapshot.config.timeline_zone)
+    try:
+        completed_s = parse_time(completed.completed_at or "", zone).timestamp()
+    except InvalidError:
+        completed_s = 0
+    if not enough_commits and context.now_ms / 1000 - completed_s < max_seconds:
+        return False
+    _, plan = last_service(context.snapshot, action, action)
+    return plan is not None and bool(plan.missing_partitions)
 
 
 # File slices to plan with, and the file groups that pending plans lock
 
 
-SelectPartitions = Callable[[Sequence[str]], Sequence[str]]
+@dataclass(frozen=True, slots=True)
+class WindowListing:
+    """The partitions to select from, and the files of all partitions if these were listed."""
+
+    partitions: tuple[str, ...]
+    files: FilesByPartition | None = None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, window: IncrementalWindow) -> WindowListing:
+        """List all partitions if the window is the whole table."""
+        if window.partitions is not None:
+            return cls(window.partitions)
+        files = snapshot.files()
+        return cls(tuple(path for path in files if path not in window.deleted), files)
+
+    def files_of(self, snapshot: Snapshot, partitions: Sequence[str]) -> FilesByPartition:
+        """Return the files of some partitions, which are listed now if they were not before."""
+        if self.files is None:
+            return snapshot.files(partitions)
+        return {path: self.files[path] for path in partitions if path in self.files}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,17 +347,10 @@ class PlanningInput:
 
 
 def load_planning_input(
-    context: PlanningContext, window: IncrementalWindow, select: SelectPartitions
+    context: PlanningContext, listing: WindowListing, partitions: Sequence[str]
 ) -> PlanningInput:
-    """List the partitions of a window that `select` returns, and load their newest slices.
-
-    Only these are listed, unless the window is the whole table.
-    """
-    if window.partitions is not None:
-        files = context.snapshot.files(select(window.partitions))
-    else:
-        listed = context.snapshot.files()
-        files = {path: listed[path] for path in select(list(listed))}
+    """Load the newest slices of some partitions of a window."""
+    files = listing.files_of(context.snapshot, partitions)
     return PlanningInput(latest_slices(context, files), locked_file_groups(context))
 
 

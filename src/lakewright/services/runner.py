@@ -9,6 +9,8 @@ Terms:
 - Execution attempt: one try to execute a plan that rewrites file groups. An attempt that crashed is
   rolled back before the next one starts; the plan and its instant stay the same.
 - Run: schedule and execute.
+- Trigger: when a service is due after writes and in loops (`triggered`). A compaction, log
+  compaction or clustering that a user runs needs none.
 - Cancel: roll back a pending plan that is cancellable.
 
 Running a compaction, a log compaction or a clustering:
@@ -40,7 +42,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from lakewright.clock import Clock, zone_of
 from lakewright.engine.base import Engine, LazyEngine
@@ -126,6 +128,8 @@ def parse_plan(instant: Instant, data: bytes) -> tuple[AnyTableService, Instant,
 
 RUN_KEYS = option_keys(RunSettings)
 
+Begun = TypeVar("Begun")
+
 ProgressCallback = Callable[[str, int, int], AbstractContextManager[None]]
 
 
@@ -147,22 +151,22 @@ class ServiceRunner:
     options: Mapping[str, str] = field(default_factory=dict)
     progress: ProgressCallback = _no_progress
 
-    def preview(self, name: str) -> Any:
+    def preview(self, name: str, *, triggered: bool = False) -> Any:
         """Return the plan that `schedule` would make now, or `Skip`; writes nothing."""
         service = service_by_name(name)
         snapshot = load_snapshot(self.storage)
         check_writable(snapshot.config)
         context = self.planning_context(snapshot)
-        skip = service.check_trigger(context)
+        skip = _why_not_due(service, context, triggered=triggered)
         return self._make_plan(service, context)[0] if skip is None else skip
 
-    def schedule(self, name: str) -> Instant | Skip:
-        """Make a plan and create its requested file; returns its instant, or why nothing is due."""
+    def schedule(self, name: str, *, triggered: bool = False) -> Instant | Skip:
+        """Make a plan and create its requested file; returns its instant, or why there is none."""
         service = service_by_name(name)
         if not service.action:
             return Skip(f"{name} keeps no plan on the timeline: run it")
         pre_planned = self.pre_plan(service)
-        scheduled = self._schedule(service)
+        scheduled = self._schedule(service, triggered=triggered)
         return (
             _merge_skips(scheduled, pre_planned)
             if isinstance(scheduled, Skip)
@@ -188,14 +192,12 @@ class ServiceRunner:
         superseded = plans_to_supersede(context, plan) if action.is_rewrite else ()
         return (superseded, ()) if isinstance(superseded, Skip) else (plan, superseded)
 
-    def _schedule(
-        self, service: AnyTableService, *, triggered: bool = True
-    ) -> _ScheduledPlan | Skip:
+    def _schedule(self, service: AnyTableService, *, triggered: bool) -> _ScheduledPlan | Skip:
         action = Action(service.action or "")
 
         def plan_locked(snapshot: Snapshot, next_time: Callable[[], str]) -> PlanRequest | Skip:
             # The trigger comes first: a new instant time may have to wait for clock skew.
-            skip = service.check_trigger(self.planning_context(snapshot)) if triggered else None
+            skip = _why_not_due(service, self.planning_context(snapshot), triggered=triggered)
             if skip is not None:
                 return not_due(skip)
             instant = next_time()
@@ -259,16 +261,18 @@ class ServiceRunner:
             if not service.runs_after(name, context):
                 continue
             try:
-                yield self.run(service.name)
+                yield self.run(service.name, triggered=True)
             except LakewrightError as error:
                 # The named service has completed: a failure of this one must not fail it.
                 warnings.warn(f"{service.name} after {name} failed: {error}", stacklevel=2)
                 yield Skip(f"{service.name}: {error}")
 
-    def run(self, name: str, *, skip_pre_plan: bool = False) -> Commit | Skip:
+    def run(
+        self, name: str, *, triggered: bool = False, skip_pre_plan: bool = False
+    ) -> Commit | Skip:
         """Schedule and execute; `skip_pre_plan` if the caller has just called `pre_plan`."""
         service, started_ms = service_by_name(name), self.clock.monotonic_ms()
-        outcome = self._run(service, skip_pre_plan=skip_pre_plan)
+        outcome = self._run(service, triggered=triggered, skip_pre_plan=skip_pre_plan)
         if service.name == "compaction":
             record_debt(self.meter, lambda: self.planning_context(load_snapshot(self.storage)))
         return record_outcome(
@@ -280,13 +284,15 @@ class ServiceRunner:
         """The recorder of the table's metrics."""
         return MetricsRecorder.create(self.storage, self.clock, self.options)
 
-    def _run(self, service: AnyTableService, *, skip_pre_plan: bool) -> Commit | Skip:
+    def _run(
+        self, service: AnyTableService, *, triggered: bool, skip_pre_plan: bool
+    ) -> Commit | Skip:
         if service.writes or not service.action:
             with record_failures(self.meter, service.name):
                 run = self._run_as_write if service.writes else self._run_under_lock
                 return run(service)
         pre_planned = None if skip_pre_plan else self.pre_plan(service)
-        scheduled = self._schedule(service)
+        scheduled = self._schedule(service, triggered=triggered)
         if isinstance(scheduled, Skip):
             return _merge_skips(scheduled, pre_planned)
         commit = self._execute(scheduled)
@@ -335,9 +341,14 @@ class ServiceRunner:
         partition = next(iter(scheduled.plan.partitions), "")
         started_ms = self.clock.monotonic_ms()
         planned_at, cancellable = scheduled.plan.planned_at(at), scheduled.plan.cancellable
-        execution = begin_execution(
-            self.writer, scheduled.instant, partition, planned_at, cancellable=cancellable
+        execution = self._unless_completed(
+            at,
+            lambda: begin_execution(
+                self.writer, scheduled.instant, partition, planned_at, cancellable=cancellable
+            ),
         )
+        if isinstance(execution, Commit):
+            return execution
         with execution as transaction:
             transaction.check_preemption(scheduled.plan)
             context = replace(
@@ -351,15 +362,28 @@ class ServiceRunner:
 
     def _execute_metadata_plan(self, scheduled: _ScheduledPlan) -> Commit:
         planned, service = scheduled.instant, scheduled.service
-        context = self._execution_context(
-            start_metadata_action(self.writer, planned), planned.requested_at
+        started = self._unless_completed(
+            planned.requested_at, lambda: start_metadata_action(self.writer, planned)
         )
+        if isinstance(started, Commit):
+            return started
+        context = self._execution_context(started, planned.requested_at)
         result = service.execute(context, scheduled.plan)
         data = METADATA_ONLY_RESULTS[planned.action].format(result)
         commit = _metadata_commit(complete_metadata_action(self.writer, planned, data), result)
         record_clean(self.meter, result)
         dependents = self._run_dependents(service.name, self.planning_context(context.snapshot))
         return replace(commit, services=tuple(dependents))
+
+    def _unless_completed(self, at: str, begin: Callable[[], Begun]) -> Begun | Commit:
+        """Begin an execution; the stored result if another process has just completed the plan."""
+        try:
+            return begin()
+        except ConflictError:
+            result = self._completed_result(load_snapshot(self.storage), at)
+            if result is None:
+                raise
+            return result
 
     def _run_under_lock(self, service: AnyTableService) -> Commit | Skip:
         """Plan and execute under one lock, as other processes see no plan on the timeline."""
@@ -462,6 +486,14 @@ class _ExecutionValidator:
 def _merge_skips(skip: Skip, pre_planned: Skip | None) -> Skip:
     """Return why nothing was planned, preceded by what `pre_plan` did."""
     return skip if pre_planned is None else replace(skip, reason=f"{pre_planned}; {skip}")
+
+
+def _why_not_due(
+    service: AnyTableService, context: PlanningContext, *, triggered: bool
+) -> Skip | None:
+    """Return why a service is not to be planned; None if it is."""
+    by_trigger = triggered or service.action not in REWRITES
+    return service.check_trigger(context) if by_trigger else None
 
 
 def _plan_if_due(service: AnyTableService, context: PlanningContext) -> Any:

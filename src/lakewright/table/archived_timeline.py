@@ -17,7 +17,9 @@ from lakewright.format.archived_timeline import (
     parse_manifest_name,
     parse_version,
 )
+from lakewright.format.timeline_metadata import parse_requested_replace
 from lakewright.model.instant import WRITE_ACTIONS, Action, Instant
+from lakewright.model.plans import ClusteringPlan
 from lakewright.storage.base import MissingFileError, Storage
 
 # Actions and times are a small part of a file, but reading only that part takes several requests:
@@ -149,6 +151,19 @@ def load_archived_metadata(
             with errors_in_file(f"{folder}: {entry.requested_at}"):
                 metadata = parse(entry.metadata)
             yield instant, metadata
+
+
+def archived_clustering_plans(
+    storage: Storage, folder: str, times: Collection[str]
+) -> dict[str, ClusteringPlan | None]:
+    """Return the plans of archived replace commits; None for those that are no clusterings."""
+    entries = load_entries(storage, folder, first=min(times), last=max(times), with_content=True)
+    plans: dict[str, ClusteringPlan | None] = {}
+    for entry in entries:
+        if entry.requested_at in times and entry.plan:
+            with errors_in_file(f"{folder}: {entry.requested_at}"):
+                plans[entry.requested_at] = parse_requested_replace(entry.plan).plan
+    return plans
 
 
 def archived_instants(

@@ -178,6 +178,20 @@ def delete_leftovers(storage: Storage, leftovers: LeftoverFiles) -> None:
         delete_markers(storage, instant)
 
 
+def delete_dead_heartbeats(storage: Storage, settings: HeartbeatSettings, clock: Clock) -> None:
+    """Delete the expired heartbeats of writes that are not pending; needs no lock.
+
+    Like other leftover files they are listed before the timeline, which is read only if there is
+    an expired one.
+    """
+    listed = TemporaryFiles(heartbeats=tuple(storage.list_files(HEARTBEATS)))
+    if any(is_expired(f.modified_ms, settings, clock.now_ms()) for f in listed.heartbeats):
+        snapshot = load_snapshot(storage)
+        zone = zone_of(snapshot.config.timeline_zone)
+        leftovers = select_leftovers(listed, snapshot.timeline, clock.now_ms(), settings, zone=zone)
+        storage.delete_many(leftovers.files)
+
+
 def _earliest_start_ms(pending: Iterable[str], zone: tzinfo, now_ms: int) -> int:
     """Return a time before which no pending write had started."""
     oldest = min(pending, default=None)

@@ -64,6 +64,7 @@ from lakewright.storage.base import (
     split_path,
 )
 from lakewright.table.archived_timeline import (
+    archived_clustering_plans,
     archived_instants,
     archived_times_in,
     load_archived_metadata,
@@ -534,6 +535,25 @@ class Snapshot:
             if action == Action.CLUSTERING:
                 return parse_requested_replace(data).plan
             return parse_compaction_plan(data)
+
+    def clustering_plans(self, times: Iterable[str]) -> dict[str, ClusteringPlan]:
+        """Return the plans of those clusterings that have completed at some of these instants.
+
+        Archived plans are read only if one of the instants is an archived replace commit.
+        """
+        requested = set(times)
+        completed = {i.requested_at for i in self.timeline.completed_services(Action.CLUSTERING)}
+        plans = {at: self.plan_of(at, Action.CLUSTERING) for at in sorted(requested & completed)}
+        before = {at for at in requested if self.timeline.is_archived(at)}
+        if before:
+            folder = self.config.history_folder
+            entries = load_entries(self.storage, folder, first=min(before), last=max(before))
+            replaced = {
+                e.requested_at for e in entries if e.action == Action.REPLACE_COMMIT
+            } & before
+            if replaced:
+                plans |= archived_clustering_plans(self.storage, folder, replaced)
+        return {at: plan for at, plan in plans.items() if isinstance(plan, ClusteringPlan)}
 
     def timeline_path(self, instant: Instant) -> str:
         """Return the path of an instant's timeline file, relative to the table."""

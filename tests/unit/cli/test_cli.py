@@ -95,9 +95,9 @@ def test_a_plan_by_event_time_shows_its_threshold_and_instant() -> None:
 
 
 def test_no_plan_is_reported_with_its_reason(table: WrittenTable) -> None:
-    answer = invoke_json("plan", table.storage.root, "compaction")
+    answer = invoke_json("plan", table.storage.root, "logcompaction")
     assert not answer["planned"]
-    assert "of 5 delta commits" in answer["reason"]
+    assert "fewer than 5 new log files" in answer["reason"]
 
 
 def test_the_services_are_reported_with_their_options() -> None:

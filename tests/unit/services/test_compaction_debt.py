@@ -56,18 +56,40 @@ def test_nothing_is_owed_after_a_compaction() -> None:
 
 def test_a_filter_and_a_pending_plan_are_named() -> None:
     table = table_with_logs()
-    only = {
-        **AT_ONCE,
-        "hoodie.compaction.strategy": "partition_regex",
-        "hoodie.compaction.partition.path.regex": DAYS[0],
-    }
-    instant = table.services(only).schedule("compaction")
+    instant = table.services(only(DAYS[0])).schedule("compaction")
     assert isinstance(instant, Instant)
     reasons = {d.partition: d.reason for d in debt(table).partitions}
     assert reasons[DAYS[0]] == f"held by compaction {instant.requested_at}"
     assert "partition_regex" in reasons[DAYS[1]]
     table.services().execute(instant.requested_at)
     assert [d.partition for d in debt(table).partitions] == [DAYS[1]]
+
+
+@pytest.mark.parametrize("end", ["completed", "rolled back"])
+def test_a_plan_that_is_no_longer_pending_holds_nothing(end: str) -> None:
+    table = table_with_logs()
+    pending = table.services(only(DAYS[0])).schedule("compaction")
+    assert isinstance(pending, Instant)
+    table.upsert([row("k0", 4, "fourth", DAYS[0])])
+    assert table.services(AT_ONCE).run("compaction")
+    (owed,) = debt(table).partitions
+    assert owed.reason == f"held by compaction {pending.requested_at}"
+    if end == "completed":
+        table.services().execute(pending.requested_at)
+    else:
+        table.writer().rollback(pending.requested_at)
+    (owed,) = debt(table).partitions
+    assert owed.partition == DAYS[0]
+    assert owed.reason == (
+        f"skipped by the last plan, when compaction {pending.requested_at} was pending"
+    )
+
+
+def only(day: str) -> dict[str, str]:
+    return {
+        "hoodie.compaction.strategy": "partition_regex",
+        "hoodie.compaction.partition.path.regex": day,
+    }
 
 
 def test_a_copy_on_write_table_has_no_debt() -> None:

@@ -19,10 +19,16 @@ from lakewright.format.timeline_metadata import (
     format_commit,
     format_compaction_plan,
     format_replace_commit,
+    format_rollback,
 )
-from lakewright.model.commit_metadata import CommitMetadata, WriteStat
+from lakewright.model.commit_metadata import (
+    CommitMetadata,
+    RollbackMetadata,
+    RolledBackPartition,
+    WriteStat,
+)
 from lakewright.model.instant import Action, Instant, State
-from lakewright.model.plans import ClusteringPlan, CompactionPlan
+from lakewright.model.plans import ClusteringPlan, CompactionPlan, InstantRef
 from lakewright.model.table_config import TableConfig
 from lakewright.services.base import PlanningContext, plan_codec
 from lakewright.services.planning import IncrementalWindow, find_window
@@ -292,12 +298,59 @@ def test_a_write_that_outlasted_the_last_service_counts_though_it_is_archived() 
     early = ArchivedInstant(
         "20250000000000000", at(0), "deltacommit", format_commit(metadata("gone"))
     )
-    data = format_archived_file([late, early])
-    file = replace(archived_file_of([late, early]), size=len(data))
+    archive(storage, late, early)
+    assert find_window(context, Action.COMPACTION).partitions == ("p9", "slow")
+
+
+def archive(storage: MemoryStorage, *entries: ArchivedInstant) -> None:
+    data = format_archived_file(entries)
+    file = replace(archived_file_of(entries), size=len(data))
     storage.create(f"{HISTORY}/{file.name}", data)
     storage.create(f"{HISTORY}/manifest_1", format_manifest(Manifest((file,))))
     storage.create(f"{HISTORY}/_version_", format_version(1))
-    assert find_window(context, Action.COMPACTION).partitions == ("p9", "slow")
+
+
+def rollback_of(action: str, partition: str, caused_by: str | None = None) -> RollbackMetadata:
+    return RollbackMetadata(
+        started_at=at(3),
+        commits=(at(0),),
+        partitions={partition: RolledBackPartition(partition=partition)},
+        instants=(InstantRef(at(0), action),),
+        caused_by=caused_by,
+    )
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        (rollback_of("deltacommit", "back"), ("back", "p9")),
+        (rollback_of("commit", "back"), ("back", "p9")),
+        (rollback_of("replacecommit", "back"), None),
+        (rollback_of("replacecommit", "back", caused_by="a request"), ("back", "p9")),
+        (None, None),
+    ],
+    ids=["a write", "a compaction", "a replace commit", "a cancelled plan", "without metadata"],
+)
+def test_an_archived_rollback_brings_back_what_it_recorded(
+    metadata: RollbackMetadata | None, expected: tuple[str, ...] | None
+) -> None:
+    """Real Hudi archives rollbacks independently of writes."""
+    case = Case(
+        """
+        compaction    |----|
+        deltacommit          ||
+        """,
+        12,
+        "",
+        {9: "p9"},
+    )
+    storage = MemoryStorage.fresh()
+    context = context_of(case, storage)
+    content = b"" if metadata is None else format_rollback(metadata)
+    archive(storage, ArchivedInstant(at(3), at(4), "rollback", content))
+    window = find_window(context, Action.COMPACTION)
+    assert window.partitions == expected
+    assert (f"rollback {at(3)}" in window.reason) is (expected is None)
 
 
 def test_all_partitions_are_listed_where_the_last_plan_is_missing() -> None:

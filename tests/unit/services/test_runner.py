@@ -22,6 +22,7 @@ from lakewright.services.runner import ServiceRunner
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
 from lakewright.write.writer import Commit
+from support.concurrency import InterruptedAfter, another_process
 from support.tables import WrittenTable, row
 
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
@@ -84,6 +85,28 @@ def test_what_is_scheduled_by_one_is_executed_by_another_once() -> None:
     assert other.execute(at) == first
     assert files_of(table) == files
     assert table.rows() == before == table.rows(optimized=True)
+
+
+@pytest.mark.parametrize("service", ["compaction", "clustering", "clean"])
+def test_an_executor_that_loses_narrowly_returns_the_stored_result(service: str) -> None:
+    """The other one completes the plan after this one has read it."""
+    table = table_with_logs({"hoodie.clean.automatic": "false"})
+    if service == "clean":
+        table.services().run("compaction")
+        for ts in (4, 5):
+            table.upsert([row("k0", ts, day=DAYS[0])])
+    instant = table.services({"hoodie.clean.commits.retained": "1"}).schedule(service)
+    assert isinstance(instant, Instant)
+    stored: list[Commit] = []
+
+    def other_process() -> None:
+        with another_process():
+            stored.append(table.services().execute(instant.requested_at))
+
+    pattern = rf"{service}\.requested$"
+    storage = InterruptedAfter(table.storage, "read", pattern, other_process)
+    result = replace(table.services(), storage=storage).execute(instant.requested_at)
+    assert [result] == stored
 
 
 def test_writes_go_on_while_a_plan_waits() -> None:
@@ -228,7 +251,7 @@ def test_nothing_due_costs_no_look_beyond_the_timeline() -> None:
     table = table_with_logs()
     storage = CountingStorage(table.storage)
     runner = replace(table.services(), storage=storage)
-    assert isinstance(runner.schedule("compaction"), Skip)
+    assert isinstance(runner.schedule("compaction", triggered=True), Skip)
     assert {method for method, _ in storage.touched} <= {"read", "list_files"}
     assert len(storage.touched) <= 3
 

@@ -30,6 +30,7 @@ from lakewright.services.cleaning.planner import (
 )
 from lakewright.services.planning import SkippedPartitions
 from lakewright.storage.base import join_path
+from lakewright.table.failed_writes import delete_dead_heartbeats
 from lakewright.table.plan_cancellation import rollback_abandoned_plans
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.table.transaction import TransactionManager
@@ -54,8 +55,10 @@ class Cleaning(TableService[CleanPlan, CleanMetadata]):
     keys: ClassVar[frozenset[str]] = option_keys(CleaningSettings)
 
     def pre_plan(self, writer: TransactionManager, snapshot: Snapshot) -> Skip | None:
-        """Roll back the cancellable plans that no process executes."""
+        """Roll back the cancellable plans that no process executes; delete dead heartbeats."""
         rolled_back = rollback_abandoned_plans(writer, snapshot)
+        # Also if there is nothing to clean: other leftover files are deleted with a clean.
+        delete_dead_heartbeats(writer.storage, writer.heartbeat, writer.clock)
         return Skip(f"rolled back {'; '.join(map(str, rolled_back))}") if rolled_back else None
 
     def check_trigger(self, context: PlanningContext) -> Skip | None:

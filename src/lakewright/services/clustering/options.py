@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from lakewright.errors import UnsupportedError
+from lakewright.model.plans import CANDIDATE_LIMITS
 from lakewright.model.table_config import csv
 from lakewright.options import at_least, option, option_keys, parse_bool, parse_word, settings_from
 from lakewright.services.clustering.layout import Layout, Ordering
-from lakewright.services.planning import PlanningSettings
+from lakewright.services.planning import PlanningSettings, missing_seconds_option
 
 SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
 TARGET_BYTES = "hoodie.clustering.plan.strategy.target.file.max.bytes"
@@ -253,6 +255,7 @@ class ClusteringSettings(PlanningSettings):
         parse=at_least(0),
         doc="The same, where clusterings are executed concurrently with writes.",
     )
+    missing_seconds: int = missing_seconds_option()
     sort_bytes: int = option(
         "lakewright.clustering.sort.bytes",
         268_435_456,
@@ -274,6 +277,31 @@ class ClusteringSettings(PlanningSettings):
         if self.target_bytes != ClusteringSettings().target_bytes:
             params[TARGET_BYTES] = str(self.target_bytes)
         return params
+
+    @property
+    def candidate_limits(self) -> dict[str, str]:
+        """Which files are small enough, as extra metadata that `takes_more` compares."""
+        limits = {"smallFileLimit": self.small_file_limit, "singleGroups": self.single_groups}
+        return {CANDIDATE_LIMITS: json.dumps(limits, separators=(",", ":"))}
+
+    def takes_more(self, extra: Mapping[str, str]) -> bool:
+        """Whether files can be small enough now that were not for a plan with this metadata."""
+        try:
+            limits = json.loads(extra[CANDIDATE_LIMITS])
+            larger = self.small_file_limit > int(limits["smallFileLimit"])
+            return larger or (self.single_groups and not limits["singleGroups"])
+        except (KeyError, TypeError, ValueError):
+            return False
+
+    def writes_like(self, params: Mapping[str, str]) -> bool:
+        """Whether a clustering with these recorded options has written files as this one would.
+
+        A clustering that does not sort leaves sorted files as they are.
+        """
+        expected = self.params
+        if not self.sort_columns:
+            expected = {**expected, **{k: params[k] for k in (SORT_COLUMNS, LAYOUT) if k in params}}
+        return expected == dict(params)
 
 
 CLUSTERING_KEYS = option_keys(ClusteringSettings)

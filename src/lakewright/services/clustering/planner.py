@@ -6,7 +6,7 @@ Does no I/O.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -22,8 +22,10 @@ from lakewright.model.plans import (
 from lakewright.model.timeline import Timeline
 from lakewright.services.clustering.options import ClusteringSettings, FilterMode, SliceOrder
 from lakewright.services.planning import (
+    HELD_BY,
     IncrementalPartitionAwareStrategy,
     IncrementalWindow,
+    PartitionRanking,
     SkippedPartitions,
 )
 
@@ -53,6 +55,13 @@ class RecentPartitions:
         first = settings.skipped_partitions
         end = first + settings.lookback_partitions if settings.lookback_partitions > 0 else None
         return _split(partitions, newest[first:end])
+
+    def latest_partitions(
+        self, settings: ClusteringSettings, partitions: Sequence[str]
+    ) -> list[str]:
+        """Return the partitions up to the end of the look-back, the newest first."""
+        count = settings.skipped_partitions + max(settings.lookback_partitions, 0)
+        return sorted(partitions, reverse=True)[:count]
 
 
 class PartitionRange:
@@ -96,26 +105,55 @@ def strategy_of(mode: FilterMode, hour: int) -> IncrementalPartitionAwareStrateg
 
 
 def choose_partitions(
-    settings: ClusteringSettings, partitions: Sequence[str], hour: int
+    settings: ClusteringSettings,
+    partitions: Sequence[str],
+    hour: int,
+    *,
+    ranked_with: Sequence[str] = (),
 ) -> tuple[list[str], dict[str, str]]:
     """The partitions to cluster, and for each of the others why it is not clustered.
 
     Partitions that the options select are chosen even if they are not in `partitions`.
+    `ranked_with` are other partitions of the table, for filters that rank partitions.
     """
-    skipped: dict[str, str] = {}
-    candidates = list(partitions)
+    own = {*partitions, *settings.selected_partitions}
     if settings.selected_partitions:
-        candidates = list(settings.selected_partitions)
+        ranked = list(settings.selected_partitions)
         skipped = dict.fromkeys(partitions, "not named in partition.selected")
-    elif settings.partition_regex:
-        matches = re.compile(settings.partition_regex).fullmatch
-        candidates = [path for path in partitions if matches(path)]
+    else:
+        ranked = _matching(settings, [*partitions, *ranked_with])
         skipped = dict.fromkeys(partitions, "filtered by partition.regex.pattern")
-    strategy = strategy_of(settings.filter_mode, hour)
-    chosen, _ = strategy.filter_partition_paths(settings, candidates)
+    selected, _ = strategy_of(settings.filter_mode, hour).filter_partition_paths(settings, ranked)
+    chosen = [path for path in selected if path in own]
     reason = f"filtered by {settings.filter_mode}"
-    skipped |= dict.fromkeys(candidates, reason)
+    skipped |= {path: reason for path in ranked if path in own}
     return chosen, {path: skipped[path] for path in sorted(skipped.keys() - set(chosen))}
+
+
+def ranking_filters(settings: ClusteringSettings) -> str | None:
+    """Identify the partition filters, if they rank partitions; else return None."""
+    if settings.selected_partitions or settings.filter_mode is not FilterMode.RECENT_DAYS:
+        return None
+    bounds = f"{settings.skipped_partitions} {settings.lookback_partitions}"
+    return f"{settings.filter_mode} {bounds} {settings.partition_regex}".rstrip()
+
+
+def rank_partitions(
+    settings: ClusteringSettings, partitions: Sequence[str]
+) -> PartitionRanking | None:
+    """Return the latest of these partitions; None if the filters do not rank partitions."""
+    filters = ranking_filters(settings)
+    if filters is None:
+        return None
+    ranked = _matching(settings, partitions)
+    return PartitionRanking(
+        filters, tuple(sorted(RecentPartitions().latest_partitions(settings, ranked)))
+    )
+
+
+def _matching(settings: ClusteringSettings, partitions: Sequence[str]) -> list[str]:
+    matches = re.compile(settings.partition_regex or ".*", re.DOTALL).fullmatch
+    return [path for path in dict.fromkeys(partitions) if matches(path)]
 
 
 def _split(partitions: Sequence[str], chosen: Sequence[str]) -> Filtered:
@@ -160,20 +198,27 @@ def plan_clustering(
     path_of: Callable[[str], str],
     filtered: Mapping[str, str] | None = None,
     default_size: int = 125_829_120,
+    clustered: Collection[str] = (),
+    recorded: Mapping[str, str] | None = None,
 ) -> ClusteringPlan | Skip:
     """Group the newest file slices of some partitions into a plan.
 
     `locked` maps the file groups of pending plans to these plans, `filtered` maps partitions to why
     they are skipped, `path_of` makes a path absolute, and `default_size` is the assumed size of a
-    slice without a base file.
+    slice without a base file. `clustered` are the instants of clusterings that wrote files as this
+    plan would, and `recorded` is extra metadata for the next plan.
 
     A partition is missing if the plan leaves out a file slice of it that is to be clustered. That
-    does not apply to large files, nor to single files if `single_groups` is off: the next plan need
-    not check them again before another write.
+    does not apply to large files, to files that a clustering has written and that would not become
+    fewer, nor to single files if `single_groups` is off: the next plan need not check them again
+    before another write.
+
+    Of more groups than a plan may have, those with the oldest files are taken: what a plan has
+    rewritten comes last in the next one.
     """
     skipped = SkippedPartitions(dict(filtered or {}))
     ordered = sorted(slices, key=lambda item: (item.partition, item.file_id))
-    groups: list[ClusteringGroup] = []
+    candidates: list[list[FileSlice]] = []
     for partition, partition_slices in groupby(ordered, key=lambda item: item.partition):
         small = []
         for item in partition_slices:
@@ -181,20 +226,31 @@ def plan_clustering(
             if not _is_small(item, settings):
                 continue
             if holder is not None:
-                skipped.add(partition, f"held by {holder}")
+                skipped.add(partition, f"{HELD_BY}{holder}")
                 continue
             small.append(item)
-        for group_slices in _slice_groups(small, settings, default_size):
-            if len(groups) < settings.max_groups:
-                groups.append(_group(group_slices, settings, path_of, default_size))
-            else:
-                skipped.add(partition, f"beyond the limit of {settings.max_groups} groups")
+        candidates += [
+            group
+            for group in _slice_groups(small, settings, default_size)
+            if not _is_clustered(group, clustered, settings, default_size)
+        ]
+    oldest = sorted(range(len(candidates)), key=lambda number: _oldest_instant(candidates[number]))
+    taken = set(oldest[: settings.max_groups])
+    for number, group in enumerate(candidates):
+        if number not in taken:
+            skipped.add(group[0].partition, f"beyond the limit of {settings.max_groups} groups")
+    groups = [
+        _group(group, settings, path_of, default_size)
+        for number, group in enumerate(candidates)
+        if number in taken
+    ]
     if not groups:
         return _no_plan(skipped)
+    extra = {**skipped.to_extra_metadata(), **(recorded or {})}
     return ClusteringPlan(
         groups=tuple(groups),
         strategy=ClusteringStrategy(class_name=settings.execution_class, params=settings.params),
-        extra=skipped.to_extra_metadata() if window.records_missing else {},
+        extra=extra if window.records_missing else {},
         missing_partitions=skipped.partitions if window.records_missing else None,
     )
 
@@ -236,6 +292,34 @@ def _if_worthwhile(
         yield group
 
 
+def _is_clustered(
+    group: Sequence[FileSlice],
+    clustered: Collection[str],
+    settings: ClusteringSettings,
+    default_size: int,
+) -> bool:
+    """Whether another clustering of a group would make no fewer files of it.
+
+    The expected number of files is an estimate, so files of one clustering are never clustered
+    again on their own: that might go on for ever.
+    """
+    instants = {item.base.instant if item.base and not item.logs else "" for item in group}
+    if not instants <= set(clustered):
+        return False
+    return len(instants) == 1 or _output_groups(group, settings, default_size) >= len(group)
+
+
+def _oldest_instant(group: Sequence[FileSlice]) -> str:
+    return min(item.base_instant for item in group)
+
+
+def _output_groups(
+    slices: Sequence[FileSlice], settings: ClusteringSettings, default_size: int
+) -> int:
+    total = sum(_base_size(item, default_size) for item in slices)
+    return max(1, -(-total // settings.target_bytes))
+
+
 def _order(
     item: FileSlice, orders: Sequence[SliceOrder], default_size: int
 ) -> tuple[int | str, ...]:
@@ -256,11 +340,10 @@ def _group(
     path_of: Callable[[str], str],
     default_size: int,
 ) -> ClusteringGroup:
-    total = sum(_base_size(item, default_size) for item in slices)
     return ClusteringGroup(
         slices=tuple(_slice(item, path_of) for item in slices),
         metrics=_metrics(slices, default_size),
-        output_groups=max(1, -(-total // settings.target_bytes)),
+        output_groups=_output_groups(slices, settings, default_size),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import ClassVar
 
@@ -10,8 +11,9 @@ import pyarrow as pa
 from lakewright.clock import zone_of
 from lakewright.format.avro.schema import arrow_schema
 from lakewright.model.commit_metadata import CommitMetadata
+from lakewright.model.file_group import FileSlice
 from lakewright.model.instant import Action
-from lakewright.model.plans import ClusteringPlan, Skip
+from lakewright.model.plans import SERVICE_KEY, ClusteringPlan, Skip
 from lakewright.model.schema import META_FIELDS
 from lakewright.services.base import ExecutionContext, PlanningContext, TableService
 from lakewright.services.clustering.executor import cluster, has_buckets
@@ -25,15 +27,19 @@ from lakewright.services.clustering.planner import (
     check_clustering_trigger,
     choose_partitions,
     plan_clustering,
+    rank_partitions,
+    ranking_filters,
 )
 from lakewright.services.planning import (
     IncrementalWindow,
+    WindowListing,
     find_window,
     latest_slices,
     locked_file_groups,
+    missing_partitions_are_due,
 )
 from lakewright.storage.base import Storage
-from lakewright.table.snapshot import FilesByPartition, Snapshot
+from lakewright.table.snapshot import Snapshot
 from lakewright.write.options import write_settings
 
 _LOCAL_PREFIX = "file://"
@@ -52,18 +58,36 @@ class Clustering(TableService[ClusteringPlan, CommitMetadata]):
         config = context.snapshot.config
         if has_buckets(write_settings(config, context.options), ()):
             return Skip(_BUCKET_INDEX)
-        min_commits = commits_to_wait_for(clustering_settings(context.options), context.options)
-        return check_clustering_trigger(context.snapshot.timeline, min_commits)
+        settings = clustering_settings(context.options)
+        min_commits = commits_to_wait_for(settings, context.options)
+        skip = check_clustering_trigger(context.snapshot.timeline, min_commits)
+        if skip is not None and missing_partitions_are_due(
+            context, Action.CLUSTERING, settings.missing_seconds, enough_commits=False
+        ):
+            return None
+        return skip
 
     def plan(self, context: PlanningContext) -> ClusteringPlan | Skip:
         """The file groups to cluster in the partitions of the incremental window, or why none."""
         settings = clustering_settings(context.options)
+        if has_buckets(write_settings(context.snapshot.config, context.options), ()):
+            return Skip(_BUCKET_INDEX)
         schema = context.snapshot.avro_schema()
         if schema is None:
             return Skip("nothing was written yet")
         if settings.ordering is not None:
             settings.ordering.check(pa.schema([*META_FIELDS, *arrow_schema(schema)]))
-        window = find_window(context, Action.CLUSTERING, enabled=settings.incremental)
+        window = find_window(
+            context,
+            Action.CLUSTERING,
+            enabled=settings.incremental,
+            ranked_by=ranking_filters(settings),
+            widened=lambda last: (
+                "the options take more files than those of the last clustering"
+                if settings.takes_more(last.extra)
+                else None
+            ),
+        )
         if window.is_empty and not settings.selected_partitions:
             return Skip("nothing was written or left since the last clustering")
         return _plan(context, settings, window)
@@ -77,15 +101,15 @@ def _plan(
     context: PlanningContext, settings: ClusteringSettings, window: IncrementalWindow
 ) -> ClusteringPlan | Skip:
     snapshot = context.snapshot
-    files, partitions = _partitions_to_check(snapshot, settings, window)
-    chosen, filtered = choose_partitions(settings, partitions, _hour(context))
-    if files is None:
-        files = snapshot.files(chosen)
-    chosen_files = {partition: files[partition] for partition in chosen if partition in files}
-    slices = latest_slices(context, chosen_files)
+    listing = _list_window(snapshot, settings, window)
+    chosen, filtered = choose_partitions(
+        settings, listing.partitions, _hour(context), ranked_with=window.latest
+    )
+    slices = latest_slices(context, listing.files_of(snapshot, chosen))
     write = write_settings(snapshot.config, context.options)
     if has_buckets(write, [item.file_id for item in slices]):
         return Skip(_BUCKET_INDEX)
+    ranking = rank_partitions(settings, [*listing.partitions, *window.latest])
     return plan_clustering(
         slices,
         settings,
@@ -94,23 +118,43 @@ def _plan(
         filtered=filtered,
         path_of=lambda path: _absolute(snapshot.storage, path),
         default_size=write.max_file_size,
+        clustered=_clustered_alike(snapshot, settings, slices),
+        recorded={
+            **settings.candidate_limits,
+            **(ranking.to_extra_metadata() if ranking is not None else {}),
+        },
     )
 
 
-def _partitions_to_check(
+def _clustered_alike(
+    snapshot: Snapshot, settings: ClusteringSettings, slices: Sequence[FileSlice]
+) -> frozenset[str]:
+    """The instants of the clusterings that wrote some of these files as a new one would.
+
+    Partitions that the options name are clustered whatever was done to them before.
+    """
+    if settings.selected_partitions:
+        return frozenset()
+    instants = {item.base.instant for item in slices if item.base and not item.logs}
+    return frozenset(
+        at
+        for at, plan in snapshot.clustering_plans(instants).items()
+        if SERVICE_KEY not in plan.extra
+        and settings.writes_like(plan.strategy.params if plan.strategy is not None else {})
+    )
+
+
+def _list_window(
     snapshot: Snapshot, settings: ClusteringSettings, window: IncrementalWindow
-) -> tuple[FilesByPartition | None, list[str]]:
-    """The partitions to check, and the files of all partitions if all of them must be listed.
+) -> WindowListing:
+    """The partitions of the window, which are listed if it is the whole table.
 
     If the options select partitions, the others are listed only if the plan records those that it
     skips.
     """
-    if window.partitions is not None:
-        return None, list(window.partitions)
     if settings.selected_partitions and not window.records_missing:
-        return None, []
-    files = snapshot.files()
-    return files, list(files)
+        return WindowListing(())
+    return WindowListing.of(snapshot, window)
 
 
 def _hour(context: PlanningContext) -> int:

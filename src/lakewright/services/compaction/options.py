@@ -21,7 +21,7 @@ from lakewright.options import (
     parse_duration,
     parse_word,
 )
-from lakewright.services.planning import LogPlanningSettings
+from lakewright.services.planning import LogPlanningSettings, missing_seconds_option
 
 _UNITS = ("hour", "day")
 
@@ -192,8 +192,8 @@ class CompactionSettings(LogPlanningSettings):
     max_delta_commits: int = option(
         "hoodie.compact.inline.max.delta.commits",
         5,
-        parse=at_least(1),
-        doc="How many completed delta commits make a compaction due.",
+        parse=at_least(0),
+        doc="How many completed delta commits make a compaction due; 0: it is always due.",
     )
     max_delta_seconds: int = option(
         "hoodie.compact.inline.max.delta.seconds",
@@ -201,3 +201,4 @@ class CompactionSettings(LogPlanningSettings):
         parse=at_least(0),
         doc="How many seconds after the last one a compaction is due.",
     )
+    missing_seconds: int = missing_seconds_option()

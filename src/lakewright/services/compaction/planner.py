@@ -35,8 +35,11 @@ from lakewright.services.compaction.strategies import (
     candidates,
 )
 from lakewright.services.planning import (
+    HELD_BY,
     IncrementalPartitionAwareStrategy,
     IncrementalWindow,
+    PartitionRanking,
+    RanksPartitions,
     SkippedPartitions,
 )
 
@@ -98,17 +101,51 @@ class StrategyChain:
         """Whether all strategies can select from some of the partitions."""
         return all(isinstance(part, IncrementalPartitionAwareStrategy) for _, part in self.parts)
 
+    def ranking_filters(self, settings: CompactionSettings) -> str | None:
+        """Identify the filters, if some of them rank partitions; else return None."""
+        if not any(isinstance(part, RanksPartitions) for _, part in self.parts):
+            return None
+        pattern = settings.partition_pattern
+        filters = [name for name, _ in self.parts]
+        filters += [str(settings.target_partitions), pattern.pattern if pattern else ""]
+        return " ".join(filters)
+
+    def rank(
+        self, settings: CompactionSettings, partitions: Sequence[str]
+    ) -> PartitionRanking | None:
+        """Return the latest of these partitions; None if no strategy ranks partitions."""
+        filters = self.ranking_filters(settings)
+        if filters is None:
+            return None
+        latest: list[str] = []
+        remaining = list(dict.fromkeys(partitions))
+        for _, part in self.parts:
+            if isinstance(part, RanksPartitions):
+                latest += part.latest_partitions(settings, remaining)
+            if isinstance(part, IncrementalPartitionAwareStrategy):
+                remaining = part.filter_partition_paths(settings, remaining)[0]
+        return PartitionRanking(filters, tuple(sorted(set(latest))))
+
     def filter_partitions(
-        self, settings: CompactionSettings, partitions: Sequence[str], skipped: SkippedPartitions
+        self,
+        settings: CompactionSettings,
+        partitions: Sequence[str],
+        skipped: SkippedPartitions,
+        *,
+        ranked_with: Sequence[str] = (),
     ) -> list[str]:
-        """Return the partitions to list; adds the others to `skipped`."""
-        remaining = list(partitions)
+        """Return the partitions to list; adds the others to `skipped`.
+
+        `ranked_with` are other partitions of the table, for strategies that rank partitions.
+        """
+        own = set(partitions)
+        remaining = list(dict.fromkeys([*partitions, *ranked_with]))
         for name, part in self.parts:
             if not isinstance(part, IncrementalPartitionAwareStrategy):
                 continue
             selected = set(part.filter_partition_paths(settings, remaining)[0])
             for path in remaining:
-                if path not in selected:
+                if path not in selected and path in own:
                     reason = (
                         part.skip_reason(settings, path)
                         if isinstance(part, ExplainsSkips)
@@ -116,7 +153,7 @@ class StrategyChain:
                     )
                     skipped.add(path, reason or f"filtered by {name}")
             remaining = [path for path in remaining if path in selected]
-        return remaining
+        return [path for path in remaining if path in own]
 
     def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
         """Return what all strategies select, in the order of the last, and why not the others."""
@@ -170,12 +207,13 @@ def plan_compaction(
     locked: Mapping[GroupKey, str],
     filtered: Mapping[str, str] | None = None,
     find_candidates: FindCandidates | None = None,
+    ranking: PartitionRanking | None = None,
 ) -> CompactionPlan | Skip:
     """Return the plan for these slices, the newest of their file groups; or why there is none.
 
     `locked` are the file groups of pending plans, with the plan. `filtered` are the partitions of
     the window that were not listed, with the reason. `find_candidates` replaces the slices with
-    candidates first, for a plan by event time.
+    candidates first, for a plan by event time. `ranking` is recorded for the next plan.
     """
     skipped = SkippedPartitions(dict(filtered or {}))
     slices = free_slices(slices, locked, skipped, without_logs=settings.exact_split)
@@ -195,7 +233,10 @@ def plan_compaction(
     plan = finish_plan(operations, skipped, window)
     if plan is None:
         return Skip(empty_plan_reason("compact", skipped))
-    return replace(plan, extra={**plan.extra, **placed.extra}) if placed else plan
+    added = dict(placed.extra) if placed else {}
+    if ranking is not None and window.records_missing:
+        added |= ranking.to_extra_metadata()
+    return replace(plan, extra={**plan.extra, **added}) if added else plan
 
 
 def _limit(selection: Selection, max_operations: int) -> Selection:
@@ -229,7 +270,7 @@ def free_slices(
         if pending_plan is None:
             free.append(slice_)
         else:
-            skipped.add(slice_.partition, f"held by {pending_plan}")
+            skipped.add(slice_.partition, f"{HELD_BY}{pending_plan}")
     return free
 
 

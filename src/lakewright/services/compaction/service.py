@@ -32,8 +32,10 @@ from lakewright.services.compaction.planner import (
 from lakewright.services.compaction.strategies import StrategyContext
 from lakewright.services.planning import (
     SkippedPartitions,
+    WindowListing,
     find_window,
     load_planning_input,
+    missing_partitions_are_due,
     require_merge_on_read,
 )
 from lakewright.table.snapshot import Snapshot
@@ -139,28 +141,39 @@ class Compaction(TableService[CompactionPlan, CommitMetadata]):
         if strategy.by_event_time is not None and _TRIGGER_KEYS.isdisjoint(context.options):
             # By event time a compaction is always due, unless the options set a trigger.
             return None
+        timeline = context.snapshot.timeline
         zone = zone_of(context.snapshot.config.timeline_zone)
-        return check_compaction_trigger(context.snapshot.timeline, settings, context.instant, zone)
+        skip = check_compaction_trigger(timeline, settings, context.instant, zone)
+        if skip is not None and missing_partitions_are_due(
+            context,
+            Action.COMPACTION,
+            settings.missing_seconds,
+            enough_commits=_too_few_commits(timeline, settings) is None,
+        ):
+            return None
+        return skip
 
     def plan(self, context: PlanningContext) -> CompactionPlan | Skip:
         """Plan the file groups that the strategy selects."""
         settings = settings_from(CompactionSettings, context.options)
+        require_merge_on_read(context.snapshot, self.name)
         strategy = _strategy(context, settings)
+        find_candidates = _candidate_finder(context, settings, strategy)
         window = find_window(
             context,
             Action.COMPACTION,
             enabled=settings.incremental,
             partition_aware=strategy.is_aware,
+            ranked_by=strategy.ranking_filters(settings),
         )
         if window.is_empty:
             return Skip("nothing was written or left since the last compaction")
-        skipped, find_candidates = (
-            SkippedPartitions(),
-            _candidate_finder(context, settings, strategy),
+        skipped = SkippedPartitions()
+        listing = WindowListing.of(context.snapshot, window)
+        selected = strategy.filter_partitions(
+            settings, listing.partitions, skipped, ranked_with=window.latest
         )
-        planning_input = load_planning_input(
-            context, window, lambda paths: strategy.filter_partitions(settings, paths, skipped)
-        )
+        planning_input = load_planning_input(context, listing, selected)
         return plan_compaction(
             planning_input.slices,
             strategy=strategy,
@@ -169,6 +182,7 @@ class Compaction(TableService[CompactionPlan, CommitMetadata]):
             locked=planning_input.locked,
             filtered=skipped.reasons,
             find_candidates=find_candidates,
+            ranking=strategy.rank(settings, [*listing.partitions, *window.latest]),
         )
 
     def plan_instant(self, plan: CompactionPlan, instant: InstantTime) -> str:

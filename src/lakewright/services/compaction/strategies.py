@@ -264,10 +264,16 @@ class DayBased(_ByDay):
         self, settings: CompactionSettings, partitions: Sequence[str]
     ) -> tuple[list[str], list[str]]:
         """Return the partitions with the latest days, and the others."""
-        days = {path: day for path in partitions if (day := partition_day(path)) is not None}
-        latest = sorted(days, key=lambda path: days[path], reverse=True)
-        selected = latest[: settings.target_partitions]
+        selected = self.latest_partitions(settings, partitions)
         return selected, [path for path in partitions if path not in set(selected)]
+
+    def latest_partitions(
+        self, settings: CompactionSettings, partitions: Sequence[str]
+    ) -> list[str]:
+        """Return the partitions with the latest days, the latest first."""
+        days = {path: day for path in partitions if (day := partition_day(path)) is not None}
+        latest = sorted(days, key=lambda path: (days[path], path), reverse=True)
+        return latest[: settings.target_partitions]
 
     def choose(self, settings: CompactionSettings, candidates: Sequence[Candidate]) -> Selection:
         """Select within the budget, the latest days first."""

@@ -19,6 +19,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.table.rollback import rollback_locked
 from lakewright.table.savepoint import create_savepoint_locked, delete_savepoint_locked
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage, Crash, CrashingStorage
 from lakewright.write.writer import Commit
 from support.faults import act_with_lock, each_crash
@@ -29,6 +30,7 @@ from support.tables import (
     TIMELINE,
     BuiltTable,
     WrittenTable,
+    begin_action,
     clustering_plan,
     compaction_operation,
     compaction_plan,
@@ -507,6 +509,23 @@ def test_a_clean_deletes_old_heartbeats() -> None:
     upkeep.clock.advance(status.modified_ms + 3_600_000 - upkeep.clock.now_ms())
     upkeep.clean()
     assert not built.storage.exists(f".hoodie/.heartbeat/{dead}")
+
+
+def test_a_clean_without_anything_to_do_deletes_old_heartbeats_as_well() -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row("a")])
+    begun = begin_action(table.services().writer, "commit").instant
+    dead, pending = (f".hoodie/.heartbeat/{at}" for at in ("20251231235959999", begun))
+    for path in (dead, pending):
+        table.storage.create(path, b"")
+    status = table.storage.status(pending)
+    assert status is not None
+    assert isinstance(table.clock, ManualClock)
+    assert isinstance(table.services().run("clean"), Skip)
+    assert table.storage.exists(dead)
+    table.clock.advance(status.modified_ms + 3_600_000 - table.clock.now_ms())
+    assert isinstance(table.services().run("clean"), Skip)
+    assert [table.storage.exists(path) for path in (dead, pending)] == [False, True]
 
 
 class Begun(CountingStorage):

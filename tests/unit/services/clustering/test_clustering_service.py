@@ -55,11 +55,11 @@ ROUNDS: dict[
         (YESTERDAY, TODAY),
         (YESTERDAY, TODAY, TOMORROW),
     ),
-    "switched off, nothing is recorded and every partition is planned": (
+    "switched off, nothing is recorded; what was clustered alike is not planned again": (
         OFF,
         (YESTERDAY, TODAY),
         None,
-        (YESTERDAY, TODAY, TOMORROW),
+        (TOMORROW,),
     ),
     "nothing is missing, and only partitions that were written are planned": (
         {},

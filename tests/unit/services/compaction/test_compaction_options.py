@@ -29,7 +29,11 @@ def test_the_defaults_are_those_of_hudi() -> None:
 
 def test_the_keys_are_those_of_hudi() -> None:
     keys = option_keys(CompactionSettings, LogCompactionSettings)
-    own = {"lakewright.compaction.order", "lakewright.compaction.plan.operations"}
+    own = {
+        "lakewright.compaction.order",
+        "lakewright.compaction.plan.operations",
+        "lakewright.services.missing.max.seconds",
+    }
     # A design for Hudi that it has not taken up.
     designed = {key for key in keys if key.startswith("hoodie.compaction.event.time.")}
     assert len(designed) == 4
@@ -71,7 +75,7 @@ BAD = {
     "a pattern that does not compile": {"regex": "2026/("},
     "an unknown order": {"order": "newest"},
     "an unknown trigger": {"trigger": "SOMETIMES"},
-    "a compaction after no commits": {"max_commits": 0},
+    "a compaction after less than no commits": {"max_commits": -1},
     "an empty name in the list of strategies": {"strategy": "unbounded,,bounded_io"},
     "no name for a strategy": {"strategy": " "},
 }

@@ -102,6 +102,12 @@ def test_by_number_of_commits(
     assert (None if skip is None else skip.reason) == expected
 
 
+def test_no_delta_commits_are_needed_with_a_number_of_zero() -> None:
+    """As in Hudi."""
+    compacted = draw("deltacommit |-|\ncompaction     |-|")
+    assert check_compaction_trigger(compacted, compaction_settings(max_commits=0), NOW) is None
+
+
 def test_by_default_five_delta_commits() -> None:
     few = draw("\n".join(f"deltacommit {' ' * 3 * n}|-|" for n in range(4)))
     enough = draw("\n".join(f"deltacommit {' ' * 3 * n}|-|" for n in range(5)))
