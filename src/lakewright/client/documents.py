@@ -102,6 +102,7 @@ def ttl_settings_document(settings: TtlSettings) -> Document:
         "trigger_value": settings.trigger_value,
         "resolve_conflicts_by": settings.conflict_rule.value,
         "max_partitions_per_run": settings.most_partitions,
+        **({"writers_zone": settings.writers_zone.key} if settings.writers_zone else {}),
     }
 
 

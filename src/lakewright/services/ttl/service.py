@@ -21,6 +21,7 @@ from lakewright.model.ttl import (
     active_policies,
     format_policies,
     ttl_settings,
+    ttl_zone,
 )
 from lakewright.options import settings_from
 from lakewright.services.base import ExecutionContext, PlanningContext, TableService
@@ -193,7 +194,8 @@ def explain(context: PlanningContext) -> list[TtlDecision]:
 
 def _decisions(context: PlanningContext) -> list[TtlDecision]:
     snapshot, settings = context.snapshot, settings_of(context)
-    now = parse_time(format_epoch_ms(context.now_ms, zone_of(snapshot.config.timeline_zone)))
+    zone = ttl_zone(snapshot.config.timeline_zone, settings)
+    now = parse_time(format_epoch_ms(context.now_ms, zone))
     activity = partitions_with_rows(snapshot)
     policies = active_policies(settings)
     decisions = evaluate_partitions(
