@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 
 from lakewright.clock import WESTERNMOST
 from lakewright.errors import InvalidError
+from lakewright.model.instant import format_time
 from lakewright.model.partition_time import PathTime
 from lakewright.model.path_patterns import level_regex
 from lakewright.options import at_least, option, option_keys, parse_bool, parse_word, settings_from
@@ -490,6 +491,22 @@ def active_policies(settings: TtlSettings) -> tuple[ActivePolicy, ...]:
             hudi_policy, path_time=path_time, default_expires=settings.default_expires
         )
     return (*active, hudi_policy)
+
+
+def path_expiry(active: ActivePolicy, partition: str, *, hive_style: bool) -> str:
+    """Return the instant time at which a partition expires by the time in its path.
+
+    Empty if the path names no time: such a partition fails a run, or is expired already.
+    """
+    if active.path_time is None:
+        return format_time(NEVER)
+    try:
+        time = active.path_time.parse(partition, hive_style=hive_style)
+    except InvalidError:
+        return ""
+    if time is None:
+        return "" if active.default_expires else format_time(NEVER)
+    return format_time(active.policy.expiry(time))
 
 
 def ttl_zone(timeline_zone: str, settings: TtlSettings) -> tzinfo:
