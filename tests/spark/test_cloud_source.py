@@ -186,7 +186,8 @@ def test_checkpoints_of_hudi_are_translated_once(spark: SparkSession, tmp_path: 
     after = Checkpoint(f"{first.requested_at}#0.json", Version.V1)
     batch = table.source().next_batch(spark, after)
     assert names(batch) == [1, 2]
-    assert batch.checkpoint == Checkpoint(f"{first.completed_at}#2.json", Version.V2)
+    text, for_hudi = f"{first.completed_at}#2.json", f"{first.requested_at}#2.json"
+    assert batch.checkpoint == Checkpoint(text, Version.V2, for_hudi=for_hudi)
     end = Checkpoint(first.requested_at, Version.V1)
     idle = table.source().next_batch(spark, end)
     assert (idle.rows, idle.checkpoint) == (None, end)
