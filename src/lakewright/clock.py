@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Protocol
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+WESTERNMOST = timezone(timedelta(hours=-12))
+"""The zone in which every date and time is reached last."""
 
 
 class Clock(Protocol):

@@ -24,6 +24,7 @@ from lakewright.ingestion.cloud.events import S3EventsSource
 from lakewright.ingestion.cloud.objects import SOURCE_PATH
 from lakewright.ingestion.cloud.source import CloudObjectsSource
 from lakewright.ingestion.source import Batch
+from lakewright.table.properties import update_properties
 from lakewright.testing.s3 import S3Server, moto_server
 from support.ingestion import CLOUD_DATA, EventsTable, FakeQueue, checkpoint_text
 from support.soak import some
@@ -185,7 +186,8 @@ def test_checkpoints_of_hudi_are_translated_once(spark: SparkSession, tmp_path: 
     after = Checkpoint(f"{first.requested_at}#0.json", Version.V1)
     batch = table.source().next_batch(spark, after)
     assert names(batch) == [1, 2]
-    assert batch.checkpoint == Checkpoint(f"{first.completed_at}#2.json", Version.V2)
+    text, for_hudi = f"{first.completed_at}#2.json", f"{first.requested_at}#2.json"
+    assert batch.checkpoint == Checkpoint(text, Version.V2, for_hudi=for_hudi)
     end = Checkpoint(first.requested_at, Version.V1)
     idle = table.source().next_batch(spark, end)
     assert (idle.rows, idle.checkpoint) == (None, end)
@@ -448,3 +450,35 @@ def test_an_events_table_that_holds_the_last_event_of_each_object(
         assert isinstance(lw.open(str(path), spark=spark).run("compaction", due), lw.Commit)
     read, _ = drained(spark, source, first.checkpoint)
     assert [batch for batch in read if batch] == [["c0"], ["b1"]]
+
+
+def test_a_checkpoint_of_hudi_within_a_commit_is_taken_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = EventsTable(tmp_path)
+    first = table.commit(*(table.put(f"in/{n}.json", line(name=n)) for n in (3, 1, 2)))
+    second = table.commit(table.put("in/0.json", line(name=0)))
+    by_hudi = Checkpoint(f"{first.requested_at}#in%2F2.json", Version.V1)
+    batch = table.source().next_batch(spark, by_hudi)
+    assert names(batch) == [0, 3]
+    # And Hudi goes on where this batch ended.
+    assert batch.checkpoint is not None
+    assert batch.checkpoint.as_extra() == {
+        "deltastreamer.checkpoint.key": f"{second.requested_at}#in%2F0.json",
+        "lakewright.ingest.position": f"{second.completed_at}#in%2F0.json",
+    }
+    batch.committed()
+
+
+def test_an_events_table_without_commit_times_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Without meta fields a row does not say of which commit it is: nothing is passed over."""
+    table = EventsTable(tmp_path)
+    first = table.commit(table.put("a.json", line(name="a")), table.put("b.json", line(name="b")))
+    update_properties(
+        table.builder.storage, lambda old: {**old, "hoodie.populate.meta.fields": "false"}
+    )
+    for after in (None, Checkpoint(f"{first.requested_at}#a.json", Version.V1)):
+        with pytest.raises(InvalidError, match=r"hoodie\.populate\.meta\.fields"):
+            table.source().next_batch(spark, after)

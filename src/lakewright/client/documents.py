@@ -102,6 +102,7 @@ def ttl_settings_document(settings: TtlSettings) -> Document:
         "trigger_value": settings.trigger_value,
         "resolve_conflicts_by": settings.conflict_rule.value,
         "max_partitions_per_run": settings.most_partitions,
+        **({"writers_zone": settings.writers_zone.key} if settings.writers_zone else {}),
     }
 
 
@@ -123,7 +124,11 @@ def _missing(partitions: Sequence[str] | None, reasons: Mapping[str, str]) -> li
 def commit_document(commit: Commit) -> Document:
     """Return the document of a completed write or service, with the services that followed it."""
     fields = {item.name: getattr(commit, item.name) for item in dataclasses.fields(commit)}
-    return {**fields, "services": [outcome_document(item) for item in commit.services]}
+    return {
+        **fields,
+        "services": [outcome_document(item) for item in commit.services],
+        "skipped": _missing(tuple(commit.skipped), commit.skipped),
+    }
 
 
 def outcome_document(outcome: Commit | Skip | LakewrightError) -> Document:
@@ -132,9 +137,14 @@ def outcome_document(outcome: Commit | Skip | LakewrightError) -> Document:
         case Commit():
             more = f", and {len(outcome.services)} more" * bool(outcome.services)
             detail = f"{outcome.operation} {outcome.instant}: {outcome.files} files{more}"
+            if outcome.skipped:
+                count = len(outcome.skipped)
+                detail += f", {count} partition{'s' * (count > 1)} skipped"
             return {"result": "done", "detail": detail, "commit": commit_document(outcome)}
         case Skip():
-            return {"result": "skipped", "detail": outcome.reason}
+            skipped = _missing(tuple(outcome.skipped), outcome.skipped)
+            document = {"result": "skipped", "detail": outcome.reason}
+            return {**document, "skipped": skipped} if skipped else document
         case error:
             return {"result": "failed", "detail": str(error), "error": error_document(error)}
 

@@ -2,6 +2,8 @@
 
 A checkpoint is a text whose meaning the source defines. It is stored under Hudi's keys: version 2
 holds completion times, version 1 everything else (requested times, offsets, modification times).
+Hudi's sources of cloud objects know requested times only, so their key holds one, and a key of this
+library the exact position.
 
 A checkpoint belongs to a source. The only source of a table needs no name, as in Hudi; each of
 several sources has a name, which its commits record beside the checkpoint.
@@ -40,18 +42,32 @@ _KEYS = {
 _OVERRIDE_VERSIONS = {RESUME_REQUESTED: Version.V1, RESUME_COMPLETED: Version.V2}
 
 
+# The exact checkpoint beside the one under Hudi's key.
+POSITION = "lakewright.ingest.position"
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a source was read; `reset` is the override of a user from which it resulted."""
+    """How far a source was read; `reset` is the override of a user from which it resulted.
+
+    `for_hudi` is the checkpoint by which Hudi's source of this kind goes on, if that source takes
+    the text under the key of version 2 for one of version 1: then the text stands beside it.
+    """
 
     text: str
     version: Version = Version.V1
     reset: str | None = None
+    for_hudi: str | None = None
 
     def as_extra(self) -> dict[str, str]:
         """Return the checkpoint as extra commit metadata."""
-        key, reset = _KEYS[self.version]
-        return {key: self.text} | ({reset: self.reset} if self.reset is not None else {})
+        if self.for_hudi is not None:
+            key, reset = _KEYS[Version.V1]
+            stored = {key: self.for_hudi, POSITION: self.text}
+        else:
+            key, reset = _KEYS[self.version]
+            stored = {key: self.text}
+        return stored | ({reset: self.reset} if self.reset is not None else {})
 
 
 def lag_ms(newest: str, read: str, zone: str) -> int | None:
@@ -69,6 +85,8 @@ def checkpoint_in(extra: Mapping[str, str]) -> Checkpoint | None:
     for version in (Version.V2, Version.V1):
         key, reset = _KEYS[version]
         if extra.get(key):
+            if version is Version.V1 and extra.get(POSITION):
+                return Checkpoint(extra[POSITION], Version.V2, extra.get(reset), extra[key])
             return Checkpoint(extra[key], version, extra.get(reset))
     return None
 

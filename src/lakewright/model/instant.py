@@ -175,6 +175,20 @@ def full_time(text: str) -> str:
     return text + "999" if len(text) == 14 else text
 
 
+def bound_of_range(text: str) -> str:
+    """Return a bound of a range of completion times with milliseconds.
+
+    Hudi compares bounds as text: 14 digits are before every completion time of their second. So
+    such a begin includes the second, and such an end does not.
+    """
+    if len(text) != 14:
+        return text
+    try:
+        return format_time(parse_time(text + "000") - timedelta(milliseconds=1))
+    except (InvalidError, OverflowError):
+        return text + "000"
+
+
 def format_time(moment: datetime, zone: tzinfo = UTC) -> str:
     """Return a time-zone-aware point in time as 17 digits in the zone of the timeline."""
     if moment.tzinfo is None:

@@ -34,11 +34,13 @@ CANDIDATE_LIMITS = "lakewright.clustering.candidates"
 class Skip:
     """The decision to plan nothing, and why; false in a boolean context.
 
-    `kind` is a label for metrics; empty if there is none.
+    `kind` is a label for metrics; empty if there is none. `skipped` are the partitions that a run
+    would have changed and that others hold, with the reason for each.
     """
 
     reason: str
     kind: str = field(default="", compare=False, repr=False)
+    skipped: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __bool__(self) -> bool:
         """Return False: nothing is planned."""

@@ -126,7 +126,9 @@ class TableConfig:
         """Raise InvalidError if rows do not record the commit that wrote them."""
         if not self.has_meta_fields:
             raise InvalidError(
-                "a table without meta fields has no changes to read", table=self.name
+                "a table without meta fields has no changes to read",
+                table=self.name,
+                option="hoodie.populate.meta.fields",
             )
 
     def require_mergeable(self) -> None:

@@ -13,12 +13,15 @@ from calendar import monthrange
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
 
+from lakewright.clock import WESTERNMOST
 from lakewright.errors import InvalidError
+from lakewright.model.instant import format_time
 from lakewright.model.partition_time import PathTime
 from lakewright.model.path_patterns import level_regex
 from lakewright.options import at_least, option, option_keys, parse_bool, parse_word, settings_from
@@ -274,6 +277,7 @@ TRIGGER_VALUE = "hoodie.ttl.run.inline.trigger.value"
 CONFLICT_RULE = "hoodie.ttl.conflict.resolution.rule"
 POLICIES = "hoodie.ttl.policies"
 MAX_PARTITIONS = "hoodie.ttl.max.partitions.per.run"
+WRITERS_ZONE = "hoodie.ttl.writers.zone"
 HUDI_DAYS = "hoodie.partition.ttl.strategy.days.retain"
 HUDI_TYPE = "hoodie.partition.ttl.management.strategy.type"
 # The specification of these settings spells one of them in two ways.
@@ -321,6 +325,15 @@ def _parse_strategy_class(text: str) -> RetentionBasis | None:
             f"one of {', '.join(_STRATEGY_CLASSES)} expected: classes of one's own do not run"
         )
     return RetentionBasis(_STRATEGY_CLASSES[name])
+
+
+def _parse_zone(text: str) -> ZoneInfo | None:
+    """Parse the name of a zone; a name such as LOCAL, of another zone elsewhere, is no answer."""
+    name = text.strip()
+    try:
+        return ZoneInfo(name) if name else None
+    except (KeyError, OSError, ValueError) as error:
+        raise ValueError("the name of a zone expected, such as Europe/Berlin") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +386,13 @@ class TtlSettings:
         parse=at_least(1),
         aliases=("hoodie.partition.ttl.strategy.max.delete.partitions",),
         doc="How many partitions one run drops at most, the oldest first.",
+    )
+    writers_zone: ZoneInfo | None = option(
+        WRITERS_ZONE,
+        None,
+        parse=_parse_zone,
+        doc="The zone of all writers of a timeline in local time, such as Europe/Berlin. Unset: it "
+        "is not known, and what expires goes when its time is over in every zone.",
     )
     hudi_inline: bool = option(
         "hoodie.partition.ttl.inline",
@@ -471,6 +491,34 @@ def active_policies(settings: TtlSettings) -> tuple[ActivePolicy, ...]:
             hudi_policy, path_time=path_time, default_expires=settings.default_expires
         )
     return (*active, hudi_policy)
+
+
+def path_expiry(active: ActivePolicy, partition: str, *, hive_style: bool) -> str:
+    """Return the instant time at which a partition expires by the time in its path.
+
+    Empty if the path names no time: such a partition fails a run, or is expired already.
+    """
+    if active.path_time is None:
+        return format_time(NEVER)
+    try:
+        time = active.path_time.parse(partition, hive_style=hive_style)
+    except InvalidError:
+        return ""
+    if time is None:
+        return "" if active.default_expires else format_time(NEVER)
+    return format_time(active.policy.expiry(time))
+
+
+def ttl_zone(timeline_zone: str, settings: TtlSettings) -> tzinfo:
+    """Return the zone in which TTL reads its clock and the times of a timeline.
+
+    The times of a timeline in local time are those of its writers' zones, which may differ from
+    each other and from the zone of this machine. No zone reaches a time later than the westernmost
+    one, so there nothing expires early, wherever it was written.
+    """
+    if timeline_zone.strip().upper() == "UTC":
+        return UTC
+    return settings.writers_zone or WESTERNMOST
 
 
 def ttl_settings(properties: Mapping[str, str], options: Mapping[str, str]) -> TtlSettings:

@@ -43,13 +43,14 @@ class ReadSettings:
         None,
         parse=str.strip,
         doc="Where an incremental range begins: a completion time, not part of the range; "
-        "`000` or `earliest` is the beginning.",
+        "`000` or `earliest` is the beginning. 14 digits begin with the commits of that second.",
     )
     end: str | None = option(
         "hoodie.datasource.read.end.instanttime",
         None,
         parse=str.strip,
-        doc="Where an incremental range ends: a completion time, part of the range.",
+        doc="Where an incremental range ends: a completion time, part of the range. 14 digits end "
+        "before the commits of that second.",
     )
     incremental_format: str = option(
         "hoodie.datasource.query.incremental.format",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from lakewright.clock import zone_of
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.model.instant import Instant, full_time, is_time, query_time
+from lakewright.model.instant import Instant, bound_of_range, is_time, query_time
 from lakewright.options import ignored_options, settings_from
 from lakewright.scan.cdc.planner import CdcScanPlan, plan_cdc_range
 from lakewright.scan.options import READ_KEYS, REFUSED_READ_OPTIONS, ReadSettings
@@ -43,6 +43,12 @@ def read_settings(options: Mapping[str, str]) -> ReadSettings:
             "an incremental query has a range, not a point in time: give the end of the range",
             option="as.of.instant",
             instead="hoodie.datasource.read.end.instanttime",
+        )
+    if settings.begin is None and settings.query_type == "incremental":
+        raise InvalidError(
+            "an incremental query needs the completion time after which it begins: `000` or "
+            "`earliest` is the beginning of the table",
+            option="hoodie.datasource.read.begin.instanttime",
         )
     if settings.range_version is not None and settings.range_version < 8:
         raise UnsupportedError(
@@ -81,10 +87,9 @@ def plan_query(
 
 def query_context(snapshot: Snapshot, settings: ReadSettings) -> QueryContext:
     """Return the instants of the range that the settings describe."""
-    begin = settings.begin
     return IncrementalQueryAnalyzer(
         snapshot=snapshot,
-        begin=None if begin is None else begin_of_range(begin) or EARLIEST,
+        begin=begin_of_range(settings.begin) or EARLIEST,
         end=end_of_range(settings.end),
         skip_compaction=settings.skip_compaction,
     ).analyze()
@@ -105,6 +110,7 @@ def end_of_range(value: str | Instant | None) -> str | None:
         return None
     if not isinstance(value, str) or not is_time(value):
         raise InvalidError(
-            "not a completion time: 17 digits (or `earliest`, where a range begins)", value=value
+            "not a completion time: 17 or 14 digits (or `earliest`, where a range begins)",
+            value=value,
         )
-    return full_time(value)
+    return bound_of_range(value)

@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.model.instant import REWRITES, Instant, InstantTime, full_time, is_time
+from lakewright.model.instant import (
+    REWRITES,
+    Instant,
+    InstantTime,
+    bound_of_range,
+    full_time,
+    is_time,
+)
 from lakewright.model.timeline import Timeline
 from lakewright.scan.planner import EARLIEST, IncrementalQueryAnalyzer, QueryContext
 from lakewright.table.snapshot import Snapshot
@@ -62,8 +69,8 @@ def parse_start(text: str) -> str:
     if value and not value.strip("0"):
         return EARLIEST
     if not is_time(value):
-        raise ValueError("earliest, latest or a completion time (17 digits) expected")
-    return full_time(value)
+        raise ValueError("earliest, latest or a completion time (17 or 14 digits) expected")
+    return bound_of_range(value)
 
 
 def parse_offset(value: Mapping[str, object]) -> StreamStart | Offset:

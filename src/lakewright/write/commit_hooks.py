@@ -29,7 +29,13 @@ from lakewright.model.instant import Instant, InstantTime, parse_time
 from lakewright.model.partition_time import partition_end
 from lakewright.model.plans import SERVICE_KEY
 from lakewright.model.table_config import TableConfig
-from lakewright.model.ttl import TtlSettings, TtlTrigger, ttl_settings
+from lakewright.model.ttl import (
+    TtlSettings,
+    TtlTrigger,
+    active_policies,
+    path_expiry,
+    ttl_settings,
+)
 from lakewright.options import settings_from
 from lakewright.storage.base import Storage, join_path, map_in_threads
 from lakewright.table.freshness import FreshnessTracker
@@ -364,13 +370,40 @@ class TtlCheckContributor:
         if not settings.enabled:
             return {}
         if not settings.run_inline:
-            next_check = self.metadata.extra.get(NEXT_KEY) or next_ttl_check(current)
-            return {NEXT_KEY: next_check} if next_check else {}
+            return self._next_check(current, settings)
         last_check = _last_check(current)
         is_write = self.metadata.operation not in SERVICE_OPERATIONS
         if is_write and _is_triggered(current, settings, last_check, self.now_ms):
             last_check = self.instant
         return {CHECKED_KEY: last_check}
+
+    def _next_check(self, current: Snapshot, settings: TtlSettings) -> Mapping[str, str]:
+        """Return until when no write needs to run TTL; an empty time if the next one has to."""
+        next_check = self.metadata.extra.get(NEXT_KEY) or next_ttl_check(current)
+        until = next_check.partition(" ")[0]
+        if not until:
+            return {}
+        # TTL before this write has not seen what others committed since this write began.
+        newer = [i for i in current.timeline.by_completion if (i.completed_at or "") > self.instant]
+        is_reset = any(commit.extra.get(NEXT_KEY) == "" for commit in current.commits(newer))
+        expires = self._writes_expiring_before(until, current, settings)
+        return {NEXT_KEY: "" if is_reset or expires else next_check}
+
+    def _writes_expiring_before(
+        self, until: InstantTime, current: Snapshot, settings: TtlSettings
+    ) -> bool:
+        """Whether the write fills a partition that expires before the next check.
+
+        Only a policy by the time in the path allows that: the path may name a day long past.
+        """
+        hive_style = current.config.hive_style
+        return any(
+            path_expiry(active, partition, hive_style=hive_style) < until
+            for active in active_policies(settings)
+            if active.path_time is not None
+            for partition in self.metadata.stats
+            if active.covers(partition)
+        )
 
 
 def is_ttl_triggered(metadata: CommitMetadata, requested_at: InstantTime) -> bool:

@@ -82,7 +82,8 @@ class Commit:
     """A completed write or table service, and the services that ran after it.
 
     `files` is the number of data files that a service wrote, or deleted if it only deletes files.
-    `metrics` are the figures of the commit, if the table tracks event times.
+    `metrics` are the figures of the commit, if the table tracks event times. `skipped` are the
+    partitions that TTL should have deleted and did not, with what holds each.
     """
 
     instant: InstantTime
@@ -96,6 +97,7 @@ class Commit:
     files: int = 0
     services: tuple[Commit | Skip, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
+    skipped: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 class RowSource(Protocol):

@@ -411,7 +411,7 @@ def test_the_procedure_that_hudi_has(table: WrittenTable) -> None:
     deleted = sql(
         table, "call run_ttl(table => 't', ttl_policy => 'KEEP_BY_TIME', retain_days => 1)"
     )
-    assert deleted == [("p0",), ("p1",)]
+    assert deleted == [("p0", None, None), ("p1", None, None)]
     assert sql(table, "call run_ttl(table => 't', retain_days => 1)") == []
 
 

@@ -2,7 +2,8 @@
 
 The checkpoint of the source `cloud` has the text `<completion time>#<key>`: of the commits of the
 events table, in completion order, all events up to this key of this commit were read. Without a
-key, the whole commit was read. Hudi's own checkpoints (version 1) have the requested time instead.
+key, the whole commit was read. Hudi's own checkpoints (version 1) have the requested time instead;
+the commits of the target have one of these as well.
 
 Objects are read in the order of (completion time of the event's commit, key). A batch is a prefix
 of the unread events, so that one position describes what was read. Objects with the same position,
@@ -20,7 +21,7 @@ from urllib.parse import unquote_plus
 from lakewright.errors import InvalidError
 from lakewright.ingestion.checkpoints import Checkpoint, Version
 from lakewright.ingestion.cloud.options import SelectionSettings
-from lakewright.model.instant import Instant, InstantTime, full_time
+from lakewright.model.instant import Instant, InstantTime, bound_of_range, full_time
 
 _TEXT = re.compile(r"\s*(?P<time>\d{17}|\d{14}|0+)(?:#(?P<key>.+)|\s*)", re.DOTALL)
 
@@ -44,9 +45,9 @@ class ObjectPosition:
             return completed_at > self.completed_at
         return self.key is not None and key > self.key
 
-    def checkpoint(self) -> Checkpoint:
-        """Return the checkpoint for the commit of the target table."""
-        return Checkpoint(str(self), Version.V2)
+    def checkpoint(self, for_hudi: str | None = None) -> Checkpoint:
+        """Return the checkpoint for the commit of the target table, with the one for Hudi."""
+        return Checkpoint(str(self), Version.V2, for_hudi=for_hudi)
 
 
 def parse_position(checkpoint: Checkpoint) -> ObjectPosition | None:
@@ -87,6 +88,29 @@ def translated(position: ObjectPosition, instants: Sequence[Instant]) -> ObjectP
         return ObjectPosition(completed_at, position.key)
     earlier = [completion for completion in completion_times.values() if completion < min(unread)]
     return ObjectPosition(max(earlier)) if earlier else None
+
+
+def requested_position(position: ObjectPosition, instants: Iterable[Instant]) -> str:
+    """Return a position for Hudi's sources, which read in the order of requested times.
+
+    `instants` are the writes of the events table that are pending or completed at the position or
+    later, and may include others. Everything before the result was read here. Where commits overlap
+    it is before one that is unread, and Hudi reads some objects again.
+    """
+    writes = sorted(instants, key=lambda i: i.requested_at)
+    unread = [
+        i.requested_at
+        for i in writes
+        if i.completed_at is None or i.completed_at > position.completed_at
+    ]
+    reached = [
+        i.requested_at for i in writes if i.completed_at == position.completed_at and position.key
+    ]
+    first_unread = min([*unread, *reached], default=None)
+    if first_unread is not None and first_unread in reached:
+        return f"{first_unread}#{position.key}"
+    read = [i.requested_at for i in writes if first_unread is None or i.requested_at < first_unread]
+    return read[-1] if read else bound_of_range((first_unread or position.completed_at)[:14])
 
 
 # Selection of the objects of a batch, from events only.

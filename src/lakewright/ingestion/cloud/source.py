@@ -46,6 +46,7 @@ from lakewright.ingestion.cloud.selection import (
     Selection,
     complete_positions,
     parse_position,
+    requested_position,
     select,
     shape_of,
     translated,
@@ -357,7 +358,8 @@ class CloudObjectsSource(Source):
         if is_unchanged or selection.position is None:
             return Batch(None, after, self._facts(snapshot, selection, objects))
         checkpoint = replace(
-            selection.position.checkpoint(), reset=after.reset if after is not None else None
+            _checkpoint(selection.position, snapshot),
+            reset=after.reset if after is not None else None,
         )
         facts = self._facts(snapshot, selection, objects)
         return Batch(objects.rows, checkpoint, facts, self._delete_copies)
@@ -424,6 +426,14 @@ def _position(after: Checkpoint | None, snapshot: Snapshot) -> ObjectPosition | 
     if position is None or after is None or after.version is Version.V2:
         return position
     return translated(position, (*snapshot.archived, *snapshot.timeline.completed_writes))
+
+
+def _checkpoint(position: ObjectPosition, snapshot: Snapshot) -> Checkpoint:
+    """Return the checkpoint of a position, with the one by which Hudi's sources go on."""
+    archived = snapshot.archived_after(position.completed_at)
+    pending = (i for i in snapshot.timeline.pending() if i.is_write)
+    writes = (*archived, *snapshot.timeline.completed_writes, *pending)
+    return position.checkpoint(requested_position(position, writes))
 
 
 def _lag_ms(snapshot: Snapshot, position: ObjectPosition | None) -> int | None:

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 
-from lakewright.clock import zone_of
 from lakewright.errors import ConflictError, LakewrightError
 from lakewright.model.instant import format_time, parse_time
 from lakewright.model.plans import Skip
-from lakewright.model.ttl import NEVER, TtlSettings, active_policies, ttl_settings
+from lakewright.model.ttl import NEVER, TtlSettings, active_policies, ttl_settings, ttl_zone
 from lakewright.services.runner import ServiceRunner
 from lakewright.services.ttl.partition_age import PartitionAges, partitions_with_rows
 from lakewright.services.ttl.planner import PartitionTimes, TtlDecision
@@ -49,10 +48,11 @@ class PreWriteTtl:
 
     def _is_early(self, snapshot: Snapshot, settings: TtlSettings) -> bool:
         until, _, recorded = next_ttl_check(snapshot).partition(" ")
-        return recorded == fingerprint(settings) and self._now(snapshot) <= until
+        return recorded == fingerprint(settings) and self._now(snapshot, settings) <= until
 
-    def _now(self, snapshot: Snapshot) -> str:
-        return format_epoch_ms(self._runner.clock.now_ms(), zone_of(snapshot.config.timeline_zone))
+    def _now(self, snapshot: Snapshot, settings: TtlSettings) -> str:
+        zone = ttl_zone(snapshot.config.timeline_zone, settings)
+        return format_epoch_ms(self._runner.clock.now_ms(), zone)
 
     def _run(self) -> Mapping[str, str]:
         """Run TTL; return the extra metadata for the commit of the write."""
@@ -72,7 +72,7 @@ class PreWriteTtl:
         """The extra metadata that records when TTL must run next."""
         context = self._runner.planning_context(load_snapshot(self._runner.storage))
         settings = ttl_settings(context.snapshot.config.properties, context.options)
-        now = parse_time(self._now(context.snapshot))
+        now = parse_time(self._now(context.snapshot, settings))
         until = next_check_time(explain(context), settings, now)
         return {NEXT_KEY: f"{until} {fingerprint(settings)}"} if until else {}
 

@@ -16,6 +16,7 @@ from lakewright.format.partition_metadata import PartitionMetadata
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.model.file_group import GroupKey, LogFile
 from lakewright.model.instant import (
+    WRITE_ACTIONS,
     Instant,
     format_time,
     full_time,
@@ -31,6 +32,8 @@ from lakewright.services.ttl.planner import (
     evaluate_partition,
     is_doubtful,
 )
+from lakewright.table.heartbeat import is_expired, live_heartbeats
+from lakewright.table.options import HeartbeatSettings
 from lakewright.table.properties import last_update_time, load_partition_metadata
 from lakewright.table.snapshot import DataFile, Snapshot
 
@@ -311,16 +314,42 @@ def path_reference(
 # The partitions that have rows, and the writes to them.
 
 
-def partitions_with_rows(snapshot: Snapshot) -> dict[str, PartitionActivity]:
+def dead_writers(snapshot: Snapshot, settings: HeartbeatSettings, now_ms: int) -> frozenset[str]:
+    """The pending writes of crashed processes, by requested time.
+
+    A write without a live heartbeat may be that of a single writer, which has none: it counts as
+    dead when it began longer ago than a heartbeat lives. It holds no partition then: if its process
+    does live, its commit is checked for conflicts with the deletion as that of every writer.
+    """
+    pending = snapshot.timeline.pending(*WRITE_ACTIONS)
+    if not pending:
+        return frozenset()
+    times = [i.requested_at for i in pending]
+    live = live_heartbeats(snapshot.storage, times, settings, now_ms)
+    dead = set()
+    for instant in pending:
+        began = snapshot.storage.status(snapshot.timeline_path(instant))
+        is_old = began is None or is_expired(began.modified_ms, settings, now_ms)
+        if instant.requested_at not in live and is_old:
+            dead.add(instant.requested_at)
+    return frozenset(dead)
+
+
+def partitions_with_rows(
+    snapshot: Snapshot, dead: frozenset[str] = frozenset()
+) -> dict[str, PartitionActivity]:
     """The partitions that have rows; lists only those that the active timeline does not cover.
 
-    A deleted partition keeps its folder until a clean removes it.
+    A deleted partition keeps its folder until a clean removes it. The pending writes in `dead` are
+    no activity.
     """
     # Loads all commits in one call; the snapshot caches them.
     snapshot.commits(snapshot.timeline.completed_writes)
     states: dict[str, _InstantState] = {}
     replaced = snapshot.replaced(snapshot.view())
-    partitions = dict.fromkeys(_partitions_on_timeline(snapshot, replaced), PartitionActivity())
+    states |= dict.fromkeys(dead, _InstantState())
+    on_timeline = _partitions_on_timeline(snapshot, replaced, dead)
+    partitions = dict.fromkeys(on_timeline, PartitionActivity())
     for partition, files in snapshot.files(exclude={"", *partitions}).items():
         activity = _partition_activity(
             partition, files, replaced, lambda at: _state(snapshot, states, at)
@@ -330,14 +359,17 @@ def partitions_with_rows(snapshot: Snapshot) -> dict[str, PartitionActivity]:
     return {partition: partitions[partition] for partition in sorted(partitions)}
 
 
-def _partitions_on_timeline(snapshot: Snapshot, replaced: set[GroupKey]) -> set[str]:
+def _partitions_on_timeline(
+    snapshot: Snapshot, replaced: set[GroupKey], dead: frozenset[str]
+) -> set[str]:
     """The partitions with rows whose last write is on the active timeline.
 
     Commits before its start do not count: a savepoint kept these, and later ones may be archived.
-    Empty if a write is pending, as only file names show which partitions it writes to.
+    Empty if a write is pending and not in `dead`, as only file names show which partitions it
+    writes to.
     """
     timeline = snapshot.timeline
-    if any(i.is_write for i in timeline.pending()):
+    if any(i.is_write and i.requested_at not in dead for i in timeline.pending()):
         return set()
     start = timeline.start or ""
     return {

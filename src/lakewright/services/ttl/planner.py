@@ -213,18 +213,23 @@ def plan_ttl(
     expired, limit = [d for d in ttl_decisions if d.affects_partition], settings.most_partitions
     missing = {d.partition: f"held by {d.blocked_by}" for d in expired if d.blocked_by}
     if len(missing) == len(expired):
-        return Skip(_why_none(ttl_decisions, missing))
+        return Skip(_why_none(ttl_decisions, missing), skipped=dict(sorted(missing.items())))
     deletable = sorted((d for d in expired if d.is_due), key=_age)
     for decision in deletable[limit:]:
-        missing[decision.partition] = f"beyond the {limit} partitions of one run"
+        missing[decision.partition] = beyond_limit(limit)
     return TtlPlan(
         operations=tuple(deletable[:limit]),
         records=tuple(d for d in expired if d.rows_before is not None and not d.blocked_by),
         decisions=tuple(ttl_decisions),
-        missing_reasons=missing,
+        missing_reasons=dict(sorted(missing.items())),
         settings=settings,
         considered_writes=completed_writes,
     )
+
+
+def beyond_limit(limit: int) -> str:
+    """Why a run leaves an expired partition for the next one."""
+    return f"beyond the {limit} partitions of one run"
 
 
 def _age(decision: TtlDecision) -> tuple[str, str]:

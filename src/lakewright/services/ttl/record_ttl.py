@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakewright.clock import zone_of
 from lakewright.model.event_time import event_millis
 from lakewright.model.instant import parse_time
 from lakewright.model.schema import COMMIT_TIME, META_COLUMNS, PARTITION_PATH, select_fields
 from lakewright.model.table_config import MergeMode, TableConfig
-from lakewright.model.ttl import refuse_keyless
+from lakewright.model.ttl import refuse_keyless, ttl_settings, ttl_zone
 from lakewright.scan.planner import plan_snapshot
 from lakewright.scan.scan_plan import ScanPlan
 from lakewright.scan.slice_reader import read_slices
@@ -39,17 +39,23 @@ Limits = Mapping[str, int | str]
 
 @dataclass(frozen=True)
 class RecordTtl:
-    """Finds the old rows of a table; `column` has the times from which ages are counted."""
+    """Finds the old rows of a table; `column` has the times from which ages are counted.
+
+    `zone` is that of the times in decisions.
+    """
 
     config: TableConfig
     column: str
+    zone: tzinfo
 
     @classmethod
     def for_table(cls, context: ExecutionContext) -> RecordTtl:
         """Create it for a table; InvalidError if the table has no record keys to delete rows by."""
         config = context.snapshot.config
         require_keys(config)
-        return cls(config, write_settings(config, context.options).event_time or COMMIT_TIME)
+        column = write_settings(config, context.options).event_time or COMMIT_TIME
+        settings = ttl_settings(config.properties, context.options)
+        return cls(config, column, ttl_zone(config.timeline_zone, settings))
 
     @property
     def is_ordered(self) -> bool:
@@ -62,8 +68,7 @@ class RecordTtl:
         cutoffs = {d.partition: d.rows_before for d in decisions if d.rows_before is not None}
         if self.column == COMMIT_TIME:
             return cutoffs
-        zone = zone_of(self.config.timeline_zone)
-        return {p: int(parse_time(at, zone).timestamp() * 1000) for p, at in cutoffs.items()}
+        return {p: int(parse_time(at, self.zone).timestamp() * 1000) for p, at in cutoffs.items()}
 
     def rows(self, context: ExecutionContext, decisions: Sequence[TtlDecision]) -> RowSource:
         """The old rows of partitions, with the columns that a delete needs."""

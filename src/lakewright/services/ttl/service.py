@@ -21,20 +21,23 @@ from lakewright.model.ttl import (
     active_policies,
     format_policies,
     ttl_settings,
+    ttl_zone,
 )
 from lakewright.options import settings_from
 from lakewright.services.base import ExecutionContext, PlanningContext, TableService
 from lakewright.services.cleaning.options import CleaningSettings, CleanPolicy
 from lakewright.services.cleaning.planner import load_protected_files
 from lakewright.services.ttl.partition_age import (
+    dead_writers,
     evaluate_partitions,
     partitions_in_pending_plans,
     partitions_with_rows,
     writes_rows,
 )
-from lakewright.services.ttl.planner import TtlDecision, TtlPlan, plan_ttl
+from lakewright.services.ttl.planner import TtlDecision, TtlPlan, beyond_limit, plan_ttl
 from lakewright.services.ttl.record_ttl import RecordTtl
 from lakewright.storage.base import Storage
+from lakewright.table.options import HeartbeatSettings
 from lakewright.table.snapshot import Snapshot
 from lakewright.table.time_generator import format_epoch_ms
 from lakewright.table.transaction import TransactionManager
@@ -118,13 +121,18 @@ class PartitionTtl(TableService[TtlPlan, Commit | Skip]):
             ConflictError: a planned partition was written to, or is in a pending plan, since the
                 plan was made.
         """
+        outcome = self._delete(context, plan)
+        return replace(outcome, skipped={**plan.missing_reasons, **outcome.skipped})
+
+    def _delete(self, context: ExecutionContext, plan: TtlPlan) -> Commit | Skip:
         if not plan.records:
             return self._delete_partitions(context, plan)
         if not plan.operations:
             return self._delete_rows(context, plan)
         commit = self._delete_partitions(context, plan)
         # Old rows are read from the snapshot before that commit; the validator detects others.
-        return replace(commit, services=(self._delete_rows(context, plan),))
+        rows = self._delete_rows(context, plan)
+        return replace(commit, services=(rows,), skipped=rows.skipped)
 
     def _delete_partitions(self, context: ExecutionContext, plan: TtlPlan) -> Commit:
         request = WriteRequest(
@@ -140,12 +148,15 @@ class PartitionTtl(TableService[TtlPlan, Commit | Skip]):
         counts = record_ttl.counts(context, plan.records)
         if not counts:
             return Skip("no row is older than a policy allows")
-        chosen = dict(counts[: plan.settings.most_partitions])
+        limit = plan.settings.most_partitions
+        chosen = dict(counts[:limit])
+        skipped = {partition: beyond_limit(limit) for partition, _ in counts[limit:]}
         decisions = [d for d in plan.records if d.partition in chosen]
         request = WriteRequest(
             Operation.DELETE, extra=_extra(decisions), ordered_deletes=record_ttl.is_ordered
         )
-        return _execute(context, plan, tuple(chosen), request, record_ttl.rows(context, decisions))
+        rows = record_ttl.rows(context, decisions)
+        return replace(_execute(context, plan, tuple(chosen), request, rows), skipped=skipped)
 
 
 def _extra(decisions: Iterable[TtlDecision]) -> dict[str, str]:
@@ -193,8 +204,10 @@ def explain(context: PlanningContext) -> list[TtlDecision]:
 
 def _decisions(context: PlanningContext) -> list[TtlDecision]:
     snapshot, settings = context.snapshot, settings_of(context)
-    now = parse_time(format_epoch_ms(context.now_ms, zone_of(snapshot.config.timeline_zone)))
-    activity = partitions_with_rows(snapshot)
+    zone = ttl_zone(snapshot.config.timeline_zone, settings)
+    now = parse_time(format_epoch_ms(context.now_ms, zone))
+    dead = dead_writers(snapshot, settings_from(HeartbeatSettings, context.options), context.now_ms)
+    activity = partitions_with_rows(snapshot, dead)
     policies = active_policies(settings)
     decisions = evaluate_partitions(
         snapshot, activity, policies, by=settings.conflict_rule, now=now

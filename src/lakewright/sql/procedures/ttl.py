@@ -21,6 +21,7 @@ from lakewright.sql.procedures.base import (
     Rows,
     parse_options,
 )
+from lakewright.write.writer import Commit
 
 if TYPE_CHECKING:
     from lakewright.api.table import Table
@@ -90,7 +91,14 @@ def _run(table: Table, arguments: Arguments) -> Rows:
     values = {HUDI_TYPE: arguments["ttl_policy"], HUDI_DAYS: arguments["retain_days"]}
     options = {key: str(value) for key, value in values.items() if value is not None}
     outcome = table.run("ttl", {**parse_options(arguments["options"]), **options})
-    return [] if isinstance(outcome, Skip) else [(path,) for path in outcome.partitions]
+    return run_rows(outcome)
+
+
+def run_rows(outcome: Commit | Skip) -> Rows:
+    """Return the partitions that a run deleted, and those that it skipped with the reason."""
+    deleted = outcome.partitions if isinstance(outcome, Commit) else ()
+    skipped = outcome.skipped.items()
+    return [*((path, None, None) for path in deleted), *((None, *item) for item in skipped)]
 
 
 def _explain(table: Table, arguments: Arguments) -> Rows:
@@ -165,9 +173,9 @@ TTL_PROCEDURES = (
     ),
     Procedure(
         "run_ttl",
-        "delete the expired partitions",
+        "delete the expired partitions, and name those that others hold",
         (NAME, Parameter("ttl_policy"), Parameter("retain_days"), OPTIONS, PATH),
-        "deleted_partitions STRING",
+        "deleted_partitions STRING, skipped_partitions STRING, reason STRING",
         _run,
     ),
 )

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from lakewright.errors import InvalidError
 from lakewright.ingestion.checkpoints import Checkpoint, Version
 from lakewright.ingestion.cloud.events import S3_SCHEMA
 from lakewright.ingestion.cloud.options import EventTableSettings, SelectionSettings
@@ -175,3 +176,18 @@ def test_a_chain_of_batches_reads_every_object_after_its_newest_event(
             newest[name] = max(newest.get(name, ("", 0)), (event.time, number))
     for name, (_, number) in newest.items():
         assert last_read[name] >= number
+
+
+@pytest.mark.parametrize("version", [Version.V1, Version.V2])
+@pytest.mark.parametrize("missing", ["eventName", "s3"])
+def test_an_events_table_without_a_column_of_its_filters_is_refused(
+    version: Version, missing: str
+) -> None:
+    schema = S3_SCHEMA.remove(S3_SCHEMA.get_field_index(missing))
+    table = TableBuilder(MemoryStorage.fresh(), schema, key="eventTime", partition_by=None).create()
+    commit = table.commit()
+    time = commit.requested_at if version is Version.V1 else commit.completed_at
+    source = CloudObjectsSource(table.storage, {})
+    with pytest.raises(InvalidError, match="neither the columns of S3 events") as error:
+        source.next_batch(cast(SparkSession, None), Checkpoint(f"{time}#k", version))
+    assert missing not in error.value.facts["columns"]  # type: ignore[operator]
