@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from lakewright.services.runner import ServiceRunner
     from lakewright.services.ttl.planner import TtlDecision, TtlPlan
     from lakewright.table.doctor.findings import Diagnosis
-    from lakewright.table.freshness import BlockingLogFile
     from lakewright.table.freshness_report import Catalog
     from lakewright.table.rollback import RollbackInfo
     from lakewright.table.snapshot import Snapshot
+    from lakewright.table.uncompacted_logs import BlockingLogFile
     from lakewright.write.writer import Commit
 
 # Spark starts its Python workers with the first `python3` on PATH. In a virtual environment that
@@ -100,7 +100,7 @@ __all__ = [
 
 _MODULES = {
     "ArchivePlan": "services.archiving.planner",
-    "BlockingLogFile": "table.freshness",
+    "BlockingLogFile": "table.uncompacted_logs",
     "Catalog": "table.freshness_report",
     "Changes": "api.table",
     "CleanPlan": "model.plans",

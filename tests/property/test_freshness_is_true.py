@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from datetime import UTC, datetime
-from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from support.event_times import (
     DAY,
     NEXT_DAY,
     TIME_ZERO,
+    ignoring_freshness_records,
     partition_view_times,
     table_freshness,
     tracked_row,
@@ -111,9 +111,7 @@ def check_truth(table: WrittenTable) -> None:
 
 def check_same_without_memory(table: WrittenTable) -> None:
     times = view_times(table), *(partition_view_times(table, day) for day in DAYS)
-    with (
-        patch("lakewright.table.freshness.parse_freshness_record", lambda extra: None),
-    ):
+    with ignoring_freshness_records():
         assert (view_times(table), *(partition_view_times(table, day) for day in DAYS)) == times
 
 

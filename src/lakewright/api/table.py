@@ -39,7 +39,6 @@ from lakewright.storage.factory import OpenedStorage, other_options, storage_opt
 from lakewright.table.doctor.doctor import examine
 from lakewright.table.doctor.doctor import repair as repair_table
 from lakewright.table.doctor.findings import Diagnosis
-from lakewright.table.freshness import BlockingLogFile
 from lakewright.table.freshness_report import (
     Catalog,
     SparkCatalog,
@@ -50,6 +49,7 @@ from lakewright.table.freshness_report import (
 )
 from lakewright.table.rollback import RollbackInfo, load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_consistent_snapshot, load_snapshot
+from lakewright.table.uncompacted_logs import BlockingLogFile
 from lakewright.utils.deprecation import warn_renamed
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit

@@ -13,9 +13,10 @@ from lakewright.model.freshness import Freshness, ViewFreshness
 from lakewright.model.instant import parse_time, query_time
 from lakewright.options import settings_from
 from lakewright.storage.base import Storage
-from lakewright.table.freshness import BlockingLogFile, blocking_log_files, compute_freshness
+from lakewright.table.freshness import blocking_log_files, compute_freshness
 from lakewright.table.freshness_options import FreshnessSettings
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.uncompacted_logs import BlockingLogFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

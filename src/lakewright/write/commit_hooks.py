@@ -32,13 +32,13 @@ from lakewright.model.table_config import TableConfig
 from lakewright.model.ttl import TtlSettings, TtlTrigger, ttl_settings
 from lakewright.options import settings_from
 from lakewright.storage.base import Storage, join_path, map_in_threads
-from lakewright.table.freshness import FreshnessTracker
 from lakewright.table.freshness_options import (
     SUCCESS_FILE,
     FreshnessSettings,
     call_user_function,
     load_function,
 )
+from lakewright.table.freshness_tracker import FreshnessTracker
 from lakewright.table.properties import touch_last_update_time
 from lakewright.table.snapshot import Snapshot
 from lakewright.table.transaction import Postponed, Transaction

@@ -25,6 +25,7 @@ from support.event_times import (
     NEXT_DAY,
     TIME_ZERO,
     ViewTimes,
+    ignoring_freshness_records,
     partition_view_times,
     table_freshness,
     tracked_row,
@@ -57,9 +58,7 @@ def freshness_records(table: WrittenTable) -> list[FreshnessRecord | None]:
 
 
 def without_memory(table: WrittenTable) -> tuple[ViewTimes, ViewTimes | None, ViewTimes | None]:
-    with (
-        patch("lakewright.table.freshness.parse_freshness_record", lambda extra: None),
-    ):
+    with ignoring_freshness_records():
         return everything(table)
 
 
@@ -204,7 +203,7 @@ def test_a_commit_succeeds_if_freshness_cannot_be_computed() -> None:
     table = shared()
     broken = CorruptError("an old commit cannot be read")
     with (
-        patch("lakewright.table.freshness.load_state", side_effect=broken),
+        patch("lakewright.table.freshness_tracker.load_state", side_effect=broken),
         pytest.warns(RuntimeWarning, match="does not record completion"),
     ):
         table.upsert([tracked_row("z", 60, NEXT_DAY)])

@@ -38,10 +38,10 @@ from lakewright.services.compaction.options import CompactionSettings, earlier
 from lakewright.services.compaction.strategies import Candidate, Unbounded, candidate
 from lakewright.services.planning import SkippedPartitions
 from lakewright.table.archived_timeline import load_manifest
-from lakewright.table.freshness import load_existing_commits
 from lakewright.table.rollback import load_rollbacks
 from lakewright.table.snapshot import DataFile, Snapshot
 from lakewright.table.time_generator import next_instant_time
+from lakewright.table.uncompacted_logs import load_existing_commits
 from lakewright.write.options import write_settings
 
 
