@@ -55,6 +55,7 @@ writes = st.tuples(
     st.sampled_from(["UPSERT", "UPSERT", "UPSERT", "DELETE", "INSERT_OVERWRITE", "UNTRACKED"]), rows
 )
 SERVICES = ["compaction", "compaction", "clustering", "logcompaction", "clean", "archive"]
+COMPACTIONS = ("compaction", "silent compaction", "by event time", "exact")
 BY_EVENT_TIME = {
     **ALWAYS,
     "hoodie.compaction.strategy": "event_time",
@@ -98,9 +99,15 @@ def act(table: WrittenTable, step: str, items: list[tuple[str, str, int]]) -> No
 
 
 def check_truth(table: WrittenTable) -> None:
-    completion = table_freshness(table).read_optimized.completion
+    freshness = table_freshness(table)
+    completion, snapshot_completion = (
+        freshness.read_optimized.completion,
+        freshness.snapshot.completion,
+    )
     if completion is None:
         return
+    assert snapshot_completion is not None
+    assert completion <= snapshot_completion
     now, optimized = table.rows(), table.rows(optimized=True)
     assert [
         record for record in now if record["ts"] <= completion and record not in optimized
@@ -124,6 +131,7 @@ def test_completion_is_never_more_than_the_truth(
     table.upsert([tracked_row("k0", 100), tracked_row("k1", 50, NEXT_DAY)])
     for step, items in history:
         table.clock.sleep(1)
+        before = table_freshness(table).read_optimized.completion
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -131,4 +139,8 @@ def test_completion_is_never_more_than_the_truth(
         except InvalidError:
             continue
         check_truth(table)
+        if step in COMPACTIONS and before is not None:
+            after = table_freshness(table).read_optimized.completion
+            assert after is not None
+            assert after >= before
         check_same_without_memory(table)

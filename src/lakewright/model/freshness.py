@@ -69,8 +69,8 @@ class UncompactedLog:
 class CompletionRegression:
     """The reason why read-optimized completion is lower than it was `before`.
 
-    `cause` is the log file with late rows. It is None if there is no uncompacted log file, so that
-    the newest ingested rows decide, or if rows were removed.
+    `cause` is the log file with late rows. It is None if the newest ingested rows decide, and no
+    uncompacted log file, or if rows were removed.
     """
 
     before: int
@@ -118,11 +118,16 @@ class Watermarks:
 
     @property
     def ro_completion(self) -> int | None:
-        """The event time up to which base files contain all rows; None if unknown."""
+        """The event time up to which base files contain all rows; None if unknown.
+
+        Base files contain a part of the snapshot's rows: so never more than for the snapshot.
+        """
         if self.uncompacted is None:
             return self.rt_completion
         least = self.uncompacted.event_time
-        return None if least is None else least - 1
+        if least is None or self.rt_completion is None:
+            return None
+        return min(least - 1, self.rt_completion)
 
     @property
     def views(self) -> PartitionFreshness:
@@ -269,7 +274,11 @@ def detect_regression(before: Watermarks, after: Watermarks) -> CompletionRegres
         return None
     if new is None and after.uncompacted is None and not after.ingested:
         return None
-    return CompletionRegression(old, after.uncompacted)
+    log = after.uncompacted
+    is_cause = log is not None and (
+        log.event_time is None or (new is not None and log.event_time - 1 <= new)
+    )
+    return CompletionRegression(old, log if is_cause else None)
 
 
 def future_times(

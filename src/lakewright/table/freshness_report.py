@@ -66,14 +66,31 @@ def wait_until_complete(
             return freshness
         remaining_ms = end_ms - clock.monotonic_ms()
         if remaining_ms <= 0:
-            raise UnavailableError(
-                "the view is not complete up to this time yet: wait longer, or run a compaction",
-                view=view,
-                wanted=_time_or_unknown(target),
-                completion=_time_or_unknown(current.completion),
-                held_back_by=[_describe(log) for log in blocking_log_files(snapshot, _MAX_SHOWN)],
-            )
+            raise _not_complete(snapshot, view, target, current.completion)
         clock.sleep(min(poll, remaining_ms / 1000))
+
+
+def _not_complete(
+    snapshot: Snapshot, view: str, target: int, completion: int | None
+) -> UnavailableError:
+    """Return the error of a wait that has timed out."""
+    logs = [
+        log
+        for log in (blocking_log_files(snapshot, _MAX_SHOWN) if view == "read_optimized" else ())
+        if log.event_time is None or log.event_time <= target
+    ]
+    advice = (
+        "wait longer, or run a compaction"
+        if logs
+        else "the last commit brought older rows, so wait for newer ones"
+    )
+    return UnavailableError(
+        f"the view is not complete up to this time yet: {advice}",
+        view=view,
+        wanted=_time_or_unknown(target),
+        completion=_time_or_unknown(completion),
+        held_back_by=[_describe(log) for log in logs],
+    )
 
 
 def parse_event_time(time: int | str | datetime, snapshot: Snapshot) -> int:

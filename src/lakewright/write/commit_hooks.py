@@ -196,9 +196,9 @@ _CALLED = ".lakewright_done"
 class PartitionDoneMarker:
     """Which partitions of a table are done, and how they are marked.
 
-    A partition is marked after the commit whose completion passes the end of the partition. If the
-    writer crashes between the two, the next commit marks it. A function is called until it has
-    returned once.
+    A partition is marked after the commit whose completion passes the end of the partition, unless
+    that commit itself wrote rows to it: late ones, then, and more may follow. If the writer crashes
+    between the two, the next commit marks it. A function is called until it has returned once.
     """
 
     storage: Storage
@@ -216,8 +216,10 @@ class PartitionDoneMarker:
         """Mark the partitions whose end the completion of a commit has passed."""
         record = committed.freshness
         if record is not None and self.enabled:
-            completed = self.completed_partitions(record.open, record.watermarks)
-            self.mark(completed, record.watermarks)
+            metadata = committed.metadata
+            is_service = metadata.operation in SERVICE_OPERATIONS
+            unchanged = [path for path in record.open if is_service or path not in metadata.stats]
+            self.mark(self.completed_partitions(unchanged, record.watermarks), record.watermarks)
 
     @property
     def enabled(self) -> bool:

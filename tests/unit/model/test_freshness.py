@@ -145,7 +145,8 @@ COMPLETE = {
         Watermarks(rt_completion=7, uncompacted=log(4)),
         3,
     ),
-    "also where that is more": (Watermarks(rt_completion=7, uncompacted=log(20)), 19),
+    "never more than the snapshot's": (Watermarks(rt_completion=7, uncompacted=log(20)), 7),
+    "unknown where the snapshot's is": (Watermarks(uncompacted=log(20)), None),
     "unknown is unknown": (Watermarks(rt_completion=7, uncompacted=log(None)), None),
     "nothing is nothing": (NO_WATERMARKS, None),
 }
@@ -168,6 +169,9 @@ FALLS: dict[str, tuple[Watermarks, Watermarks, CompletionRegression | None]] = {
         CompletionRegression(5, log(None))),
     "without log files there is no cause": (
         Watermarks(ingested=True, rt_completion=5), Watermarks(ingested=True, rt_completion=2),
+        CompletionRegression(5)),
+    "a log file of newer rows is not to blame": (
+        Watermarks(rt_completion=5), Watermarks(ingested=True, rt_completion=2, uncompacted=log(9)),
         CompletionRegression(5)),
     "what was unknown cannot fall": (Watermarks(), Watermarks(rt_completion=5), None),
 }  # fmt: skip

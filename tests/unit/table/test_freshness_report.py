@@ -306,6 +306,35 @@ def test_the_snapshot_view_does_not_wait_for_compactions() -> None:
     assert marks(table) == [f"{DAY}/_SUCCESS"]
 
 
+def test_the_commit_of_the_first_late_row_of_a_partition_does_not_mark_it() -> None:
+    table = tracked_table(write_options=SUCCESS)
+    table.upsert([later("z", 5, NEXT_DAY)])
+    table.upsert([later("z", 9, NEXT_DAY)])
+    table.upsert([later("a", -90)])
+    assert marks(table) == []
+    table.upsert([later("z", 11, NEXT_DAY)])
+    assert marks(table) == [f"{DAY}/_SUCCESS"]
+
+
+def test_no_commit_marks_a_partition_that_it_writes_to() -> None:
+    """Its rows are of the next day, so that completion alone would have marked it."""
+    table = tracked_table(write_options={**SUCCESS, "lakewright.partition.done.view": "snapshot"})
+    table.upsert([later("a", 5)])
+    assert marks(table) == []
+    table.upsert([later("z", 9, NEXT_DAY)])
+    assert marks(table) == [f"{DAY}/_SUCCESS"]
+
+
+def test_a_wait_for_more_than_the_snapshot_has_blames_no_log_file() -> None:
+    table = tracked_table()
+    table.upsert([tracked_row("a", 10)])
+    table.upsert([tracked_row("a", 100)])
+    table.upsert([tracked_row("z", 50, NEXT_DAY)])
+    with pytest.raises(UnavailableError, match="the last commit") as failure:
+        wait(table, TIME_ZERO + 60)
+    assert failure.value.facts["held_back_by"] == []
+
+
 def test_a_partition_lasts_for_the_interval_of_the_options() -> None:
     table = tracked_table(write_options={**SUCCESS, "lakewright.partition.done.interval": "1d10m"})
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
