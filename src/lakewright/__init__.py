@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lakewright.model.plans import CleanPlan, ClusteringPlan, CompactionPlan, Skip
     from lakewright.model.schema import META_COLUMNS
     from lakewright.model.table_config import TableConfig
+    from lakewright.model.watermark import CompletionDefinition
     from lakewright.services.archiving.planner import ArchivePlan
     from lakewright.services.compaction_debt import CompactionDebt
     from lakewright.services.runner import ServiceRunner
@@ -64,6 +65,7 @@ __all__ = [
     "Commit",
     "CompactionDebt",
     "CompactionPlan",
+    "CompletionDefinition",
     "ConflictError",
     "CorruptError",
     "Diagnosis",
@@ -110,6 +112,7 @@ _MODULES = {
     "CompactionPlan": "model.plans",
     "Diagnosis": "table.doctor.findings",
     "Freshness": "model.freshness",
+    "CompletionDefinition": "model.watermark",
     "IngestResult": "ingestion.ingester",
     "Instant": "model.instant",
     "META_COLUMNS": "model.schema",

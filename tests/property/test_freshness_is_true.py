@@ -55,7 +55,8 @@ writes = st.tuples(
     st.sampled_from(["UPSERT", "UPSERT", "UPSERT", "DELETE", "INSERT_OVERWRITE", "UNTRACKED"]), rows
 )
 SERVICES = ["compaction", "compaction", "clustering", "logcompaction", "clean", "archive"]
-COMPACTIONS = ("compaction", "silent compaction", "by event time", "exact")
+# An exact split takes rows from the threshold on out of base files.
+COMPACTIONS = ("compaction", "silent compaction", "by event time")
 BY_EVENT_TIME = {
     **ALWAYS,
     "hoodie.compaction.strategy": "event_time",
@@ -144,3 +145,41 @@ def test_completion_is_never_more_than_the_truth(
             assert after is not None
             assert after >= before
         check_same_without_memory(table)
+
+
+@given(steps, st.sampled_from(list(FORMS)))
+@settings(max_examples=sized(10, 1500), deadline=None)
+def test_the_watermark_never_falls(
+    history: list[tuple[str, list[tuple[str, str, int]]]], form: str
+) -> None:
+    """Whoever writes, compacts or deletes; only a rollback removes what was seen.
+
+    An exact split takes rows out of base files, and so may lower that of the read-optimized view.
+    """
+    table = tracked_table(options={**FORMS[form], "lakewright.completion.lateness": "100ms"})
+    table.upsert([tracked_row("k0", 100), tracked_row("k1", 50, NEXT_DAY)])
+    table.upsert([tracked_row("k2", 90), tracked_row("k1", 150, NEXT_DAY)])
+    before = table_freshness(table)
+    for step, items in history:
+        table.clock.sleep(1)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                act(table, step, items)
+        except InvalidError:
+            continue
+        after = table_freshness(table)
+        snapshot, optimized = (
+            (old.watermark or 0, new.watermark or 0)
+            for old, new in (
+                (before.snapshot, after.snapshot),
+                (before.read_optimized, after.read_optimized),
+            )
+        )
+        assert optimized[1] <= snapshot[1]
+        if step != "rollback":
+            assert snapshot[1] >= snapshot[0]
+            assert after.late_rows >= before.late_rows
+            if step != "exact":
+                assert optimized[1] >= optimized[0]
+        before = after

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +26,22 @@ from lakewright.errors import InvalidError
 from lakewright.model.merge import Deletes, Flags, MergedLogRecords, MergeRule, Upserts, merge_logs
 from lakewright.model.schema import RECORD_KEY
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS = (10**9, 10**10)
 _MILLIS = (10**12, 10**13)
+
+
+def time_text(time_ms: int) -> str:
+    """Return an event time as date and time in UTC, or that it has none.
+
+    >>> time_text(0), time_text(10**18), time_text(-10**18)
+    ('1970-01-01T00:00:00.000+00:00', 'after year 9999', 'before year 1')
+    """
+    try:
+        moment = _EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return "before year 1" if time_ms < 0 else "after year 9999"
+    return moment.isoformat(timespec="milliseconds")
 
 
 def event_range(column: pa.Array | pa.ChunkedArray, name: str) -> tuple[int | None, int | None]:
@@ -37,6 +52,11 @@ def event_range(column: pa.Array | pa.ChunkedArray, name: str) -> tuple[int | No
     """
     bounds = pc.min_max(event_millis(column, name)).as_py()
     return bounds["min"], bounds["max"]
+
+
+def count_until(column: pa.Array | pa.ChunkedArray, name: str, time_ms: int) -> int:
+    """Return how many event times of a column are at or before a time."""
+    return pc.sum(pc.less_equal(event_millis(column, name), time_ms)).as_py() or 0
 
 
 def check_event_time(schema: pa.Schema, name: str) -> None:

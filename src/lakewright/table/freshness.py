@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from lakewright.model.commit_metadata import CommitMetadata, is_log
+from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata, is_log
 from lakewright.model.file_group import LogFile, parse_data_file
 from lakewright.model.freshness import (
     NO_WATERMARKS,
@@ -19,6 +19,7 @@ from lakewright.model.freshness import (
     Freshness,
     FreshnessRecord,
     FutureTime,
+    PartitionFreshness,
     PartitionFreshnessRecord,
     Watermarks,
     combine,
@@ -32,7 +33,9 @@ from lakewright.model.freshness import (
     watermarks_by_partition,
 )
 from lakewright.model.instant import Action, Instant, InstantTime
-from lakewright.model.plans import CompactionPlan
+from lakewright.model.plans import EXACT_SPLIT, CompactionPlan
+from lakewright.model.watermark import parse_watermark_record
+from lakewright.table.freshness_options import allowed_lateness
 from lakewright.table.partition_freshness import LazyPartitionFreshness
 from lakewright.table.snapshot import Snapshot, search_commits
 from lakewright.table.uncompacted_logs import BlockingLogFile, uncompacted_logs
@@ -51,6 +54,7 @@ class FreshnessState:
     `entries` are the partitions known from the newest writes. `logs_in` are the partitions that can
     have uncompacted log files, None if they are too many to list. `open` are the partitions that
     are not yet marked as done. `stale` means that log files were removed since they were listed.
+    `lateness_ms` is the lateness that the newest commit with one records, for the watermark.
     """
 
     watermarks: Watermarks = NO_WATERMARKS
@@ -61,18 +65,60 @@ class FreshnessState:
     logs_in: frozenset[str] | None = frozenset()
     open: tuple[str, ...] = ()
     stale: bool = False
+    lateness_ms: int | None = None
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark of the snapshot; None without a lateness."""
+        return self.watermarks.rt_watermark(self.lateness_ms)
+
+    def reached_before(self, commit: CommitMetadata) -> int | None:
+        """Return the watermark below which the rows of a next commit are late.
+
+        A table service rewrites older rows, which are not late.
+        """
+        is_service = commit.operation in SERVICE_OPERATIONS
+        return self.reached_by_base_files(commit) if is_service else self.watermark
+
+    def reached_by_base_files(self, *later: CommitMetadata) -> int | None:
+        """Return the watermark of the read-optimized view that later commits cannot undo.
+
+        A compaction with an exact split can: it takes rows out of base files.
+        """
+        if any(EXACT_SPLIT in commit.extra for commit in later):
+            return None
+        return self.watermarks.ro_watermark(self.lateness_ms)
 
     @classmethod
     def from_record(cls, instant: Instant, stored: FreshnessRecord) -> FreshnessState:
         """Return the state that a commit records."""
         remaining = (stored.regression, stored.future, stored.logs_in, stored.open)
-        return cls(stored.watermarks, instant, stored.partitions, *remaining)
+        return cls(
+            stored.watermarks,
+            instant,
+            stored.partitions,
+            *remaining,
+            lateness_ms=stored.lateness_ms,
+        )
 
 
-def compute_freshness(snapshot: Snapshot, *, future_from_ms: int) -> Freshness:
-    """Return completion and freshness of a table; flag event times above `future_from_ms`."""
+def compute_freshness(
+    snapshot: Snapshot, *, future_from_ms: int, options: Mapping[str, str] | None = None
+) -> Freshness:
+    """Return completion and freshness of a table; flag event times above `future_from_ms`.
+
+    If options allow another lateness than commits were written with, the watermark is computed for
+    it alone: then it may fall, and late rows are not known.
+    """
     state = load_state(snapshot, future_from_ms=future_from_ms)
-    views = state.watermarks.views
+    lateness = allowed_lateness(snapshot.config, options or {}, state.lateness_ms)
+    is_recorded = lateness == state.lateness_ms
+
+    def views_of(watermarks: Watermarks) -> PartitionFreshness:
+        known = watermarks if is_recorded else watermarks.without_recorded_watermark()
+        return known.views(lateness)
+
+    views = views_of(state.watermarks)
     return Freshness(
         views.snapshot,
         views.read_optimized,
@@ -80,8 +126,23 @@ def compute_freshness(snapshot: Snapshot, *, future_from_ms: int) -> Freshness:
         uncompacted_logs=state.watermarks.uncompacted,
         regression=state.regression,
         future=tuple(pair for pair in state.future if pair[1] > future_from_ms),
-        partitions=LazyPartitionFreshness(snapshot),
+        lateness_ms=lateness,
+        late_rows=views.late_rows,
+        partitions=LazyPartitionFreshness(snapshot, views_of),
     )
+
+
+def load_watermark(snapshot: Snapshot, options: Mapping[str, str]) -> int | None:
+    """Return the watermark of the snapshot; None without a lateness, or if it is unknown.
+
+    It needs no log files, so only the commits since the newest record are read.
+    """
+    state, later = _last_stored_state(snapshot)
+    for instant, commit in later:
+        parts = watermarks_by_partition(instant.requested_at, commit)
+        state = apply_write(state, instant, commit, parts, future_from_ms=0)
+    lateness = allowed_lateness(snapshot.config, options, state.lateness_ms)
+    return replace(state, lateness_ms=lateness).watermark
 
 
 def blocking_log_files(snapshot: Snapshot, limit: int) -> tuple[BlockingLogFile, ...]:
@@ -102,19 +163,20 @@ def load_state(snapshot: Snapshot, *, future_from_ms: int) -> FreshnessState:
 
 
 def apply_writes(
-    snapshot: Snapshot, state: FreshnessState, later: Iterable[Write], *, future_from_ms: int
+    snapshot: Snapshot, state: FreshnessState, later: Collection[Write], *, future_from_ms: int
 ) -> FreshnessState:
     """Return a state with later writes applied, which are in order of completion."""
     previous = state
     for instant, commit in later:
         previous = state
-        parts = commit_watermarks(snapshot, instant, commit)
+        parts = commit_watermarks(snapshot, instant, commit, state.reached_before(commit))
         state = apply_write(state, instant, commit, parts, future_from_ms=future_from_ms)
     if not state.stale:
         return state
     logs = uncompacted_logs(snapshot, state.logs_in)
     watermarks = state.watermarks.with_log_files(
-        most_urgent(*(log.as_uncompacted_log for log in logs))
+        most_urgent(*(log.as_uncompacted_log for log in logs)),
+        state.reached_by_base_files(*(commit for _, commit in later)),
     )
     return replace(
         state,
@@ -134,7 +196,10 @@ def apply_write(
     future_from_ms: int,
 ) -> FreshnessState:
     """Return a state with one write applied; `parts` are its watermarks by partition. Pure."""
-    watermarks = state.watermarks.followed_by(combine(parts.values()))
+    watermarks = replace(state.watermarks, watermark=state.watermark).followed_by(
+        combine(parts.values())
+    )
+    record = parse_watermark_record(commit.extra, instant.requested_at)
     removed_logs = removes_logs(commit) and (
         state.stale or state.watermarks.uncompacted is not None
     )
@@ -148,6 +213,7 @@ def apply_write(
         with_log_partitions(state.logs_in, parts),
         state.open,
         stale,
+        state.lateness_ms if record is None else record.lateness_ms,
     )
 
 
@@ -194,14 +260,14 @@ def _updated_entries(
 
 
 def commit_watermarks(
-    snapshot: Snapshot, instant: Instant, commit: CommitMetadata
+    snapshot: Snapshot, instant: Instant, commit: CommitMetadata, reached: int | None = None
 ) -> dict[str, Watermarks]:
     """Return the watermarks that one write adds to each partition.
 
     A compaction of a writer that records no event times added those of the log files that it
-    compacted.
+    compacted. `reached` is the watermark before it, for a write that does not record it.
     """
-    parts = watermarks_by_partition(instant.requested_at, commit)
+    parts = watermarks_by_partition(instant.requested_at, commit, reached)
     without_times = [
         path
         for path, stats in commit.stats.items()

@@ -7,7 +7,7 @@ only what has completed since.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.freshness import (
@@ -23,6 +23,11 @@ from lakewright.model.freshness import (
     watermarks_by_partition,
 )
 from lakewright.model.instant import Action, Instant, InstantTime
+from lakewright.model.watermark import (
+    WATERMARK_KEY,
+    WatermarkRecord,
+    format_watermark_record,
+)
 from lakewright.table.freshness import (
     FreshnessState,
     Write,
@@ -33,6 +38,7 @@ from lakewright.table.freshness import (
     load_state,
     with_log_partitions,
 )
+from lakewright.table.freshness_options import allowed_lateness
 from lakewright.table.snapshot import Snapshot
 from lakewright.table.uncompacted_logs import uncompacted_logs
 
@@ -48,7 +54,8 @@ class FreshnessTracker:
 
     `uncompacted` are the log files that are uncompacted after it, the most urgent of each
     partition; None if it removes no log files. `opened` are partitions to be marked as done later,
-    `closed` those that are marked now.
+    `closed` those that are marked now. `late_rows` are its rows at or before the watermark, by
+    partition.
     """
 
     base: Snapshot
@@ -60,6 +67,8 @@ class FreshnessTracker:
     uncompacted: ByPartition | None
     opened: tuple[str, ...] = ()
     closed: frozenset[str] = frozenset()
+    options: Mapping[str, str] = field(default_factory=dict)
+    late_rows: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def prepare(
@@ -70,29 +79,44 @@ class FreshnessTracker:
         commit: CommitMetadata,
         *,
         future_from_ms: int,
+        options: Mapping[str, str] | None = None,
+        late_rows: Mapping[str, int] | None = None,
     ) -> FreshnessTracker:
         """Compute the state before a write from its base snapshot; the files of the write exist."""
         completed = Instant(instant, action.completed_as, completed_at=_AFTER_ALL)
         state = load_state(base, future_from_ms=future_from_ms)
-        tracker = cls(base, completed, action, commit, future_from_ms, state, None)
+        tracker = cls(
+            base,
+            completed,
+            action,
+            commit,
+            future_from_ms,
+            state,
+            None,
+            options=options or {},
+            late_rows=late_rows or {},
+        )
         if removes_logs(commit) and state.watermarks.uncompacted is not None:
             tracker = replace(tracker, uncompacted=tracker._uncompacted_after(base, state))
         return tracker
 
-    def record(self, now: Snapshot) -> FreshnessRecord:
-        """Return the record for the commit; `now` is the table as it is under the lock."""
+    def records(self, now: Snapshot) -> tuple[FreshnessRecord, WatermarkRecord | None]:
+        """Return the records for the commit; `now` is the table as it is under the lock.
+
+        The second one is None if the table has no watermark.
+        """
         now = now.with_cached_commits(self.base)
         new_writes = self._writes_since(now)
         state = self.state if new_writes == [] else self._state_with(now, new_writes)
-        parts = commit_watermarks(now, self.instant, self.commit)
-        after = apply_write(
-            state, self.instant, self.commit, parts, future_from_ms=self.future_from_ms
-        )
+        watermark = self._watermark_record(now, state)
+        commit = self._with_watermark(watermark)
+        parts = commit_watermarks(now, self.instant, commit)
+        after = apply_write(state, self.instant, commit, parts, future_from_ms=self.future_from_ms)
         if after.stale:
             after = self._with_log_files_recounted(now, new_writes, state, after, parts)
         touched = {*self.commit.stats, *self.commit.replaced}
         last_write = state.last
-        return FreshnessRecord(
+        freshness = FreshnessRecord(
             at=self.instant.requested_at,
             after=last_write.requested_at if last_write is not None else "",
             after_completed=(last_write.completed_at or "") if last_write is not None else "",
@@ -103,7 +127,24 @@ class FreshnessTracker:
             logs_in=after.logs_in,
             open=tuple(sorted({*state.open, *self.opened} - self.closed)),
             partitions={path: entry for path, entry in after.entries.items() if path in touched},
+            lateness_ms=after.lateness_ms,
         )
+        return freshness, watermark
+
+    def _watermark_record(self, now: Snapshot, state: FreshnessState) -> WatermarkRecord | None:
+        lateness = allowed_lateness(now.config, self.options, state.lateness_ms)
+        if lateness is None and state.lateness_ms is None:
+            return None
+        known = state if state.lateness_ms is not None else replace(state, lateness_ms=lateness)
+        return WatermarkRecord(
+            self.instant.requested_at, lateness, known.reached_before(self.commit), self.late_rows
+        )
+
+    def _with_watermark(self, record: WatermarkRecord | None) -> CommitMetadata:
+        if record is None:
+            return self.commit
+        extra = {**self.commit.extra, WATERMARK_KEY: format_watermark_record(record)}
+        return replace(self.commit, extra=extra)
 
     def _writes_since(self, current: Snapshot) -> list[Write] | None:
         """Return the writes that completed since `base`; None if `current` does not extend it."""
@@ -143,7 +184,10 @@ class FreshnessTracker:
             uncompacted = _with_new_writes(self.uncompacted, current, new_writes or ())
         else:
             uncompacted = self._uncompacted_after(current, state)
-        watermarks = after.watermarks.with_log_files(most_urgent(*uncompacted.values()))
+        watermarks = after.watermarks.with_log_files(
+            most_urgent(*uncompacted.values()),
+            state.reached_by_base_files(self.commit),
+        )
         entries = dict(after.entries)
         for path in self.commit.stats:
             entry = state.entries.get(path) or PartitionFreshnessRecord(
@@ -167,7 +211,8 @@ class FreshnessTracker:
     def _uncompacted_after(self, snapshot: Snapshot, state: FreshnessState) -> ByPartition:
         """Return the log files of a snapshot that are uncompacted after this write."""
         timeline = snapshot.timeline.with_completed(self.instant, self.action)
-        after = snapshot.with_write(timeline, self.instant.requested_at, self.commit)
+        commit = self._with_watermark(self._watermark_record(snapshot, state))
+        after = snapshot.with_write(timeline, self.instant.requested_at, commit)
         by_partition: dict[str, UncompactedLog | None] = {}
         partitions = with_log_partitions(
             state.logs_in, watermarks_by_partition(self.instant.requested_at, self.commit)

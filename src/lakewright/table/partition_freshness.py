@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lakewright.model.commit_metadata import CommitMetadata
@@ -22,6 +22,9 @@ from lakewright.model.instant import Instant, InstantTime
 from lakewright.table.snapshot import Snapshot, search_commits
 from lakewright.table.uncompacted_logs import uncompacted_logs
 
+# Returns completion and freshness of both views from the watermarks of a partition.
+ViewsOf = Callable[[Watermarks], PartitionFreshness]
+
 
 class LazyPartitionFreshness(Mapping[str, PartitionFreshness]):
     """The partitions of a table that have data, each with its completion and freshness.
@@ -30,8 +33,9 @@ class LazyPartitionFreshness(Mapping[str, PartitionFreshness]):
     complete. Iterating reads every commit, also those on the archived timeline.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, views: ViewsOf = Watermarks.views) -> None:
         self._snapshot = snapshot
+        self._views = views
         self._cache: dict[str, PartitionFreshness | None] = {}
         self._paths: tuple[str, ...] | None = None
 
@@ -39,7 +43,8 @@ class LazyPartitionFreshness(Mapping[str, PartitionFreshness]):
         """Return the values of a partition; KeyError if it was never written, or was deleted."""
         if partition not in self._cache and self._paths is None:
             values_by_path = _search_backwards(self._snapshot, {partition})
-            self._cache[partition] = values_by_path.get(partition)
+            found = values_by_path.get(partition)
+            self._cache[partition] = None if found is None else self._views(found)
         values = self._cache.get(partition)
         if values is None:
             raise KeyError(partition)
@@ -56,7 +61,7 @@ class LazyPartitionFreshness(Mapping[str, PartitionFreshness]):
     def _load_paths(self) -> tuple[str, ...]:
         if self._paths is None:
             values_by_path = _search_backwards(self._snapshot, None)
-            self._cache = dict(values_by_path)
+            self._cache = {path: self._views(found) for path, found in values_by_path.items()}
             self._paths = tuple(sorted(values_by_path))
         return self._paths
 
@@ -89,9 +94,7 @@ class _PartitionSearch:
         return not self.complete and (not self.covered_from or at < self.covered_from)
 
 
-def _search_backwards(
-    snapshot: Snapshot, partitions: set[str] | None
-) -> dict[str, PartitionFreshness]:
+def _search_backwards(snapshot: Snapshot, partitions: set[str] | None) -> dict[str, Watermarks]:
     """Read commits from the newest back, until all wanted partitions are complete."""
     searches: dict[str, _PartitionSearch] = {path: _PartitionSearch() for path in partitions or ()}
     for instant, commit in _writes_newest_first(snapshot):
@@ -148,9 +151,7 @@ def _stored_record(
     return record.partitions if is_valid else {}
 
 
-def _resolve(
-    snapshot: Snapshot, searches: Mapping[str, _PartitionSearch]
-) -> dict[str, PartitionFreshness]:
+def _resolve(snapshot: Snapshot, searches: Mapping[str, _PartitionSearch]) -> dict[str, Watermarks]:
     """Return the values of partitions with data; list log files again where some were removed."""
     with_data = {path: search for path, search in searches.items() if search.has_data}
     to_list = sorted(path for path, search in with_data.items() if search.recount_logs)
@@ -165,7 +166,7 @@ def _resolve(
             s.watermarks.with_log_files(most_urgent_logs.get(path))
             if s.recount_logs
             else s.watermarks
-        ).views
+        )
         for path, s in with_data.items()
     }
 

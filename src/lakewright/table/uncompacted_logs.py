@@ -11,6 +11,7 @@ from lakewright.model.file_group import FileSlice, GroupKey, LogFile
 from lakewright.model.freshness import UncompactedLog, most_urgent, uncompacted_log_of
 from lakewright.model.instant import Action, Instant, InstantTime
 from lakewright.model.plans import CompactionPlan
+from lakewright.model.watermark import parse_watermark_record
 from lakewright.table.partition_changes import partitions_with_logs
 from lakewright.table.snapshot import Snapshot
 
@@ -20,6 +21,7 @@ class BlockingLogFile:
     """A log file that holds back read-optimized completion; `instant` is the write that created it.
 
     `event_time` is its least event time, None if unknown: then nothing is known to be complete.
+    `held_at` is the watermark that the read-optimized view had reached before it, if that is later.
     """
 
     partition: str
@@ -28,12 +30,13 @@ class BlockingLogFile:
     instant: InstantTime
     event_time: int | None
     size: int
+    held_at: int | None = None
 
     @property
     def as_uncompacted_log(self) -> UncompactedLog:
         """The log file in the form that commits record."""
         path = f"{self.partition}/{self.log}" if self.partition else self.log
-        return UncompactedLog(path, self.instant, self.event_time)
+        return UncompactedLog(path, self.instant, self.event_time, self.held_at)
 
 
 def uncompacted_logs(
@@ -96,8 +99,10 @@ def _urgency(log: BlockingLogFile) -> tuple[bool, int, str, str]:
 
 
 def _logs_by_path(at: str, commit: CommitMetadata) -> dict[str, UncompactedLog | None]:
+    record = parse_watermark_record(commit.extra, at)
+    before = None if record is None else record.before
     return {
-        stat.path or "": uncompacted_log_of(at, commit.operation, stat)
+        stat.path or "": uncompacted_log_of(at, commit.operation, stat, before)
         for stat in commit.write_stats()
         if is_log(stat)
     }
@@ -115,12 +120,10 @@ def _blocking_log(
         recorded = logs_by_path[path]
         if recorded is None:
             return None
-        time = recorded.event_time
+        times = recorded.event_time, log.size, recorded.held_at
     else:
-        time = _min_event_time_of_group(file_slice, log, commit)
-    return BlockingLogFile(
-        file_slice.partition, file_slice.file_id, log.name, log.instant, time, log.size
-    )
+        times = _min_event_time_of_group(file_slice, log, commit), log.size, None
+    return BlockingLogFile(file_slice.partition, file_slice.file_id, log.name, log.instant, *times)
 
 
 def _min_event_time_of_group(

@@ -155,7 +155,7 @@ COMPLETE = {
 @pytest.mark.parametrize(("marks", "expected"), COMPLETE.values(), ids=list(COMPLETE))
 def test_read_optimized_completion(marks: Watermarks, expected: int | None) -> None:
     assert marks.ro_completion == expected
-    assert marks.views.read_optimized.completion == expected
+    assert marks.views().read_optimized.completion == expected
 
 
 FALLS: dict[str, tuple[Watermarks, Watermarks, CompletionRegression | None]] = {
@@ -186,9 +186,15 @@ def test_falls(
 
 times = st.none() | st.integers(0, 9)
 logs = st.none() | st.builds(
-    UncompactedLog, st.sampled_from(["a", "b"]), st.sampled_from("12"), times
+    lambda path, instant, time, reached: UncompactedLog(path, instant, time).held_at_least(reached),
+    st.sampled_from(["a", "b"]),
+    st.sampled_from("12"),
+    times,
+    times,
 )
-marks = st.builds(Watermarks, st.booleans(), times, times, times, logs, st.booleans())
+marks = st.builds(
+    Watermarks, st.booleans(), times, times, times, logs, st.booleans(), times, st.integers(0, 3)
+)
 
 
 @given(marks, marks, marks)
@@ -214,7 +220,7 @@ future = st.lists(st.tuples(st.sampled_from("pq"), st.integers(0, 9)), max_size=
 stored = st.builds(
     FreshnessRecord, st.just("5"), st.just("4"), st.just("45"), st.sampled_from([(), ("6",)]),
     marks, falls, future, st.sampled_from([None, frozenset(), frozenset({"p", "q"})]),
-    st.sampled_from([(), ("p",)]), entries,
+    st.sampled_from([(), ("p",)]), entries, st.sampled_from([None, 0, 5]),
 )  # fmt: skip
 
 

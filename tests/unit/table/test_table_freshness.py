@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from lakewright.model.event_time import time_text
 from lakewright.model.freshness import (
     FRESHNESS_KEY,
     CompletionRegression,
@@ -15,7 +16,6 @@ from lakewright.model.freshness import (
 )
 from lakewright.storage.local import LocalStorage
 from lakewright.table.freshness import blocking_log_files
-from lakewright.table.freshness_report import time_text
 from lakewright.table.snapshot import load_snapshot
 from support.event_times import (
     COMPACT_EVERY_COMMIT,
@@ -153,7 +153,7 @@ def archived(table: WrittenTable) -> None:
 BY_EVENT_TIME = {
     **COMPACT_EVERY_COMMIT,
     "hoodie.compaction.strategy": "event_time",
-    "hoodie.compaction.event.time.threshold": time_text(TIME_ZERO + 250) or "",
+    "hoodie.compaction.event.time.threshold": time_text(TIME_ZERO + 250),
 }
 EXACT = {**BY_EVENT_TIME, "hoodie.compaction.event.time.exact.split": "true"}
 

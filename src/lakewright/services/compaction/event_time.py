@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from math import inf
 
 from lakewright.errors import InvalidError
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata, WriteStat
+from lakewright.model.event_time import time_text
 from lakewright.model.file_group import FileSlice, LogFile, TimelineView
 from lakewright.model.instant import (
     Action,
@@ -177,7 +178,6 @@ def _next_unused(instant: InstantTime, constraints: TimelineConstraints) -> str:
 
 # The strategy, and the candidates of a plan
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OPTIONS = "hoodie.compaction.event.time."
 
 
@@ -319,11 +319,10 @@ def _why_nothing(groups: Sequence[GroupLogs], threshold: EventTimeLimit) -> str:
         return "nothing to compact: no log files"
     if stats.min_event_time is None:
         return "nothing to compact: log files hold only deletes that base files reflect already"
-    moment = _EPOCH + timedelta(milliseconds=stats.min_event_time)
     return (
         f"nothing to compact before {threshold.instant}: the least event time is "
         f"{stats.min_event_time} "
-        f"({moment.isoformat(timespec='milliseconds')}) in log file {log.name} of partition "
+        f"({time_text(stats.min_event_time)}) in log file {log.name} of partition "
         f"{group.slice.partition!r}, written by {log.instant}, which stays uncompacted until the "
         "threshold is above that"
     )
