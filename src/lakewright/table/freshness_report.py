@@ -10,7 +10,7 @@ from lakewright.clock import Clock, zone_of
 from lakewright.errors import InvalidError, UnavailableError
 from lakewright.model.event_time import time_text
 from lakewright.model.freshness import Freshness, ViewFreshness
-from lakewright.model.instant import parse_time, query_time
+from lakewright.model.instant import latest_epoch_ms, moment_ms, query_time
 from lakewright.model.watermark import CompletionDefinition
 from lakewright.options import settings_from
 from lakewright.storage.base import Storage
@@ -107,14 +107,25 @@ def _not_complete(
 def parse_event_time(time: int | str | datetime, snapshot: Snapshot) -> int:
     """Return an event time in milliseconds.
 
-    `time` is a number, thirteen digits, a date and time, or an instant time.
+    `time` is a number, thirteen digits, a date and time, or an instant time. Of a local time that
+    daylight saving repeats it is the second one: a wait for it does not end too early.
     """
     if isinstance(time, int):
         return time
     if isinstance(time, str) and time.strip().isdigit() and len(time.strip()) == 13:
         return int(time)
+    moment = time if isinstance(time, datetime) else _moment_with_zone(time)
+    if moment is not None and moment.tzinfo is not None:
+        return moment_ms(moment)
     zone = zone_of(snapshot.config.timeline_zone)
-    return round(parse_time(query_time(time, zone), zone).timestamp() * 1000)
+    return latest_epoch_ms(query_time(time, zone), zone)
+
+
+def _moment_with_zone(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text.strip()) if not text.strip().isdigit() else None
+    except ValueError:
+        return None
 
 
 def freshness_of(snapshot: Snapshot, clock: Clock, options: Mapping[str, str]) -> Freshness:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +29,12 @@ from lakewright.model.file_group import GroupKey
 from lakewright.model.instant import Action, Instant, InstantTime
 from lakewright.model.path_patterns import matches_any
 from lakewright.model.plans import RequestedReplace, Skip
-from lakewright.model.table_config import TableConfig, TableType
+from lakewright.model.table_config import (
+    EVENT_TIME,
+    TRACK_EVENT_TIME,
+    TableConfig,
+    TableType,
+)
 from lakewright.table.freshness import load_watermark
 from lakewright.table.markers import delete_markers_for
 from lakewright.table.options import ClusteringUpdateStrategy, Concurrency
@@ -89,7 +95,8 @@ class Commit:
     """A completed write or table service, and the services that ran after it.
 
     `files` is the number of data files that a service wrote, or deleted if it only deletes files.
-    `metrics` are the figures of the commit, if the table tracks event times.
+    `metrics` are the figures of the commit, and `event_times` the least and the greatest event time
+    of each partition, if the table tracks event times.
     """
 
     instant: InstantTime
@@ -103,6 +110,9 @@ class Commit:
     files: int = 0
     services: tuple[Commit | Skip, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
+    event_times: Mapping[str, tuple[int | None, int | None]] = field(
+        default_factory=dict, hash=False
+    )
 
 
 class RowSource(Protocol):
@@ -206,6 +216,12 @@ def _plan_write(
     if request.combine and config.record_key_fields:
         settings = replace(settings, combine_before_insert=True)
     schema = _schema(snapshot, request, settings, incoming)
+    if settings.track_event_time and settings.event_time_field is None:
+        warnings.warn(
+            f"commits record no event times: {TRACK_EVENT_TIME} is set, and {EVENT_TIME} is not",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     if settings.event_time is not None and schema:
         check_event_time(arrow_schema(schema), settings.event_time)
     operation = request.operation
@@ -327,6 +343,11 @@ def commit_result(instant: Instant, metadata: CommitMetadata) -> Commit:
         updated=sum(stat.num_update_writes or 0 for stat in stats),
         deleted=sum(stat.num_deletes or 0 for stat in stats),
         files=len(stats),
+        event_times={
+            path: times
+            for path, times in metadata.event_times_by_partition().items()
+            if times != (None, None)
+        },
     )
 
 
