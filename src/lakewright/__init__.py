@@ -37,15 +37,16 @@ if TYPE_CHECKING:
     from lakewright.model.plans import CleanPlan, ClusteringPlan, CompactionPlan, Skip
     from lakewright.model.schema import META_COLUMNS
     from lakewright.model.table_config import TableConfig
+    from lakewright.model.watermark import CompletionDefinition
     from lakewright.services.archiving.planner import ArchivePlan
     from lakewright.services.compaction_debt import CompactionDebt
     from lakewright.services.runner import ServiceRunner
     from lakewright.services.ttl.planner import TtlDecision, TtlPlan
     from lakewright.table.doctor.findings import Diagnosis
-    from lakewright.table.freshness import BlockingLogFile
     from lakewright.table.freshness_report import Catalog
     from lakewright.table.rollback import RollbackInfo
     from lakewright.table.snapshot import Snapshot
+    from lakewright.table.uncompacted_logs import BlockingLogFile
     from lakewright.write.writer import Commit
 
 # Spark starts its Python workers with the first `python3` on PATH. In a virtual environment that
@@ -64,6 +65,7 @@ __all__ = [
     "Commit",
     "CompactionDebt",
     "CompactionPlan",
+    "CompletionDefinition",
     "ConflictError",
     "CorruptError",
     "Diagnosis",
@@ -100,7 +102,7 @@ __all__ = [
 
 _MODULES = {
     "ArchivePlan": "services.archiving.planner",
-    "BlockingLogFile": "table.freshness",
+    "BlockingLogFile": "table.uncompacted_logs",
     "Catalog": "table.freshness_report",
     "Changes": "api.table",
     "CleanPlan": "model.plans",
@@ -110,6 +112,7 @@ _MODULES = {
     "CompactionPlan": "model.plans",
     "Diagnosis": "table.doctor.findings",
     "Freshness": "model.freshness",
+    "CompletionDefinition": "model.watermark",
     "IngestResult": "ingestion.ingester",
     "Instant": "model.instant",
     "META_COLUMNS": "model.schema",

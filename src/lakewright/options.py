@@ -20,6 +20,7 @@ Family = TypeVar("Family")
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
+_MAX_DURATION_MS = 999_999_999 * 86_400_000
 
 
 def option(
@@ -134,9 +135,12 @@ def parse_duration(text: str) -> int:
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None or not any(match.groups()):
         raise ValueError("a length of time expected, such as 30m, 2h or 1d12h")
-    return sum(
+    duration = sum(
         int(count) * unit for count, unit in zip(match.groups(), _UNITS_MS, strict=True) if count
     )
+    if duration > _MAX_DURATION_MS:
+        raise ValueError("a length of time of 999999999 days at most expected")
+    return duration
 
 
 def parse_choice(*choices: str) -> Callable[[str], str]:

@@ -173,6 +173,7 @@ def test_completion_and_freshness_of_both_views(table: Page) -> None:
     expect(panel).to_contain_text("Snapshot view")
     expect(panel).to_contain_text("complete until")
     expect(panel).to_contain_text("Held back by")
+    expect(panel).to_contain_text("Completion is the least event time of the last commit")
     panel.get_by_label("Snapshot: newest row").uncheck()
     expect(panel.locator(".line")).to_have_count(3)
     before = panel.locator(".dot").count()

@@ -26,10 +26,11 @@ collect_ignore = (
 )
 
 
-# Tests of sessions that differ from the shared one, and end it: they come last.
+# Tests of sessions that differ from the shared one, and end it: they come last, in this order (the
+# first begins with the shared one).
 OWN_SESSIONS = (
-    "test_lost_attempts.py",
     "test_metastore.py",
+    "test_lost_attempts.py",
     "test_other_pythons.py",
     "test_secrets.py",
     "test_sessions.py",
@@ -40,7 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.spark)
-    items.sort(key=lambda item: item.path.name in OWN_SESSIONS)
+    places = {name: place for place, name in enumerate(OWN_SESSIONS, 1)}
+    items.sort(key=lambda item: places.get(item.path.name, 0))
 
 
 @pytest.fixture(scope="session", autouse=True)

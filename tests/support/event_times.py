@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from unittest.mock import patch
 
 from lakewright.model.freshness import Freshness, ViewFreshness
 from lakewright.storage.base import Storage
@@ -75,6 +77,16 @@ def table_freshness(
     source = table.storage if isinstance(table, WrittenTable) else table
     snapshot = source if isinstance(source, Snapshot) else load_snapshot(source)
     return compute_freshness(snapshot, future_from_ms=future_from_ms)
+
+
+@contextmanager
+def ignoring_freshness_records() -> Iterator[None]:
+    """Compute completion and freshness from commits, as if none had recorded them."""
+    with (
+        patch("lakewright.table.freshness.parse_freshness_record", lambda extra: None),
+        patch("lakewright.table.partition_freshness.parse_freshness_record", lambda extra: None),
+    ):
+        yield
 
 
 def view_times(table: WrittenTable | Storage | Snapshot) -> ViewTimes:

@@ -13,7 +13,7 @@ from lakewright.catalog.sync import SyncResult, sync
 from lakewright.client.stream_sink import IDENTIFIER, StreamSink, names_stream
 from lakewright.client.ttl import TableTtl
 from lakewright.client.write_client import Options, WriteClient, write_frame
-from lakewright.clock import SystemClock, zone_of
+from lakewright.clock import Clock, SystemClock, zone_of
 from lakewright.datasource.session_catalog import spark_catalog_sync
 from lakewright.errors import InvalidError
 from lakewright.model.freshness import Freshness
@@ -39,7 +39,6 @@ from lakewright.storage.factory import OpenedStorage, other_options, storage_opt
 from lakewright.table.doctor.doctor import examine
 from lakewright.table.doctor.doctor import repair as repair_table
 from lakewright.table.doctor.findings import Diagnosis
-from lakewright.table.freshness import BlockingLogFile
 from lakewright.table.freshness_report import (
     Catalog,
     SparkCatalog,
@@ -50,6 +49,7 @@ from lakewright.table.freshness_report import (
 )
 from lakewright.table.rollback import RollbackInfo, load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_consistent_snapshot, load_snapshot
+from lakewright.table.uncompacted_logs import BlockingLogFile
 from lakewright.utils.deprecation import warn_renamed
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
@@ -554,11 +554,12 @@ class Table:
 
         Args:
             options: `lakewright.event.time.future.tolerance.ms` says how far in the future an event
-                time may be before it is reported in `Freshness.future`. Storage options are
-                accepted as well.
+                time may be before it is reported in `Freshness.future`.
+                `lakewright.completion.lateness` is another lateness than that of the table.
 
         Returns:
-            Event times in milliseconds since 1970; None where a value is unknown.
+            Event times in milliseconds since 1970; None where a value is unknown. Waits and marks
+            go by `completion` or by `watermark`: `Freshness.definition` says which.
 
         Example:
             ```python
@@ -567,13 +568,13 @@ class Table:
             freshness.partitions["day=2026-01-31"].snapshot.freshness
             ```
         """
+        return load_freshness(*self._freshness_source(options))
+
+    def _freshness_source(self, options: Options) -> tuple[Storage, Clock, dict[str, str]]:
         freshness_options = other_options(options or {})
         check_names(freshness_options, also=storage_option_names())
-        return load_freshness(
-            self._opened_storage.with_options(options or {}).storage,
-            SystemClock(),
-            freshness_options,
-        )
+        storage = self._opened_storage.with_options(options or {}).storage
+        return storage, SystemClock(), freshness_options
 
     def blocking_log_files(self, limit: int = 20) -> tuple[BlockingLogFile, ...]:
         """Return the log files that block read-optimized completion, the most blocking ones first.
@@ -599,14 +600,17 @@ class Table:
         view: str = "read_optimized",
         timeout: float = 600.0,
         poll: float = 5.0,
+        options: Options = None,
     ) -> Freshness:
-        """Wait until a view is complete up to an event time.
+        """Wait until a view is complete up to an event time, by the table's definition.
 
         Args:
             time: Event time: milliseconds since 1970, a date and time, or an instant time.
             view: `read_optimized` or `snapshot`.
             timeout: Maximum number of seconds to wait.
             poll: Number of seconds between two checks.
+            options: `lakewright.completion.lateness` chooses the definition for this wait: a
+                duration waits by the watermark, `off` by the least event time of the last commit.
 
         Returns:
             The freshness at which the view was complete.
@@ -622,8 +626,9 @@ class Table:
             table.read_optimized().where("day = '2026-01-31'").count()
             ```
         """
+        storage, clock, own = self._freshness_source(options)
         return wait_until_complete(
-            self.storage, SystemClock(), time, view=view, timeout=timeout, poll=poll
+            storage, clock, time, view=view, timeout=timeout, poll=poll, options=own
         )
 
     def sync_catalog(self, name: str, catalog: Catalog | None = None) -> dict[str, str | None]:

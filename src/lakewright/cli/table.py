@@ -340,7 +340,9 @@ def show_freshness(
     storage, clock = runner.storage, runner.clock
     if wait is not None:
         time, view, timeout = wait
-        report = wait_until_complete(storage, clock, time, view=view, timeout=timeout, poll=_POLL_S)
+        report = wait_until_complete(
+            storage, clock, time, view=view, timeout=timeout, poll=_POLL_S, options=runner.options
+        )
     else:
         report = load_freshness(storage, clock, runner.options)
     document = {
@@ -349,6 +351,7 @@ def show_freshness(
     }
     if holding:
         document["holding_back"] = [
-            asdict(file) for file in load_blocking_log_files(storage, _MAX_BLOCKING_LOG_FILES)
+            {key: value for key, value in asdict(file).items() if key != "held_at"}
+            for file in load_blocking_log_files(storage, _MAX_BLOCKING_LOG_FILES)
         ]
     return document

@@ -50,7 +50,7 @@ def brief(story: Story) -> list[str]:
     """The story in four lines."""
     return [
         f"batch {len(story.rounds)} of {story.recipe.batches + 1}, {story.rows:,} events",
-        f"fast view complete up to {event_time_text(story.read_optimized.completion)}",
+        f"fast view complete up to {event_time_text(story.complete_until(story.read_optimized))}",
         f"{story.log_files} uncompacted log files",
         story.doing or "done",
     ]
@@ -83,17 +83,18 @@ def _figures(story: Story) -> Table:
     table.add_row("batches", f"{len(story.rounds)} of {story.recipe.batches + 1}")
     last = f", the last in {story.rounds[-1].took_s:.1f} s" if story.rounds else ""
     table.add_row("events", f"{story.rows:,}{last}")
-    table.add_row("snapshot", _view(story.snapshot))
-    table.add_row("fast view", _view(story.read_optimized))
+    table.add_row("snapshot", _view(story, story.snapshot))
+    table.add_row("fast view", _view(story, story.read_optimized))
     table.add_row("debt", f"{story.log_files} log files, {story.log_bytes / 1024:,.0f} KiB")
     consumed = story.consumed
     table.add_row("change feed", f"{consumed.changes:,} changes of {consumed.commits} commits")
     return table
 
 
-def _view(view: ViewFreshness) -> str:
-    completion, newest = event_time_text(view.completion), event_time_text(view.freshness)
-    return f"complete up to {completion}, newest {newest}"
+def _view(story: Story, view: ViewFreshness) -> str:
+    completion = event_time_text(story.complete_until(view))
+    by = story.definition.replace("_", " ")
+    return f"complete up to {completion} ({by}), newest {event_time_text(view.freshness)}"
 
 
 def _timeline(bars: Sequence[Bar], width: int) -> Panel:

@@ -180,6 +180,7 @@ class _Demo:
             message,
             snapshot=views.snapshot,
             read_optimized=views.read_optimized,
+            definition=views.definition,
             log_files=debt.log_files,
             log_bytes=debt.log_bytes,
             bars=bars(self.table.timeline()),
@@ -395,7 +396,7 @@ def _checks(demo: _Demo, batches: tuple[Batch, ...]) -> tuple[Check, ...]:
             "fast view",
             read_optimized,
             batches,
-            story.read_optimized.completion,
+            story.complete_until(story.read_optimized),
             story.recipe.old_day,
         ),
         Check(

@@ -9,10 +9,16 @@ from typing import Any
 
 from lakewright.demo.checks import HUDI_RS, Check, Lateness
 from lakewright.demo.events import Recipe
+from lakewright.model.event_time import time_text
 from lakewright.model.freshness import ViewFreshness
 from lakewright.model.instant import Instant, InstantTime
+from lakewright.model.watermark import CompletionDefinition
 
 _UNKNOWN = ViewFreshness()
+_DEFINITIONS = {
+    CompletionDefinition.LAST_COMMIT: "the least event time of the last commit",
+    CompletionDefinition.WATERMARK: "the watermark",
+}
 _NONE_LATE = Lateness(0, 0)
 
 
@@ -100,6 +106,7 @@ class Story:
     clusterings: tuple[Clustering, ...] = ()
     snapshot: ViewFreshness = _UNKNOWN
     read_optimized: ViewFreshness = _UNKNOWN
+    definition: CompletionDefinition = CompletionDefinition.LAST_COMMIT
     log_files: int = 0
     log_bytes: int = 0
     bars: tuple[Bar, ...] = ()
@@ -112,6 +119,10 @@ class Story:
     def rows(self) -> int:
         """The number of events ingested so far."""
         return sum(result.rows for result in self.rounds)
+
+    def complete_until(self, view: ViewFreshness) -> int | None:
+        """The event time up to which a view is complete, by the definition of the table."""
+        return view.complete_until(self.definition)
 
     @property
     def preempted(self) -> Clustering | None:
@@ -140,8 +151,9 @@ def summary(story: Story) -> list[str]:
         "ones.",
         f"Incremental services: {_planning(story.compactions)}.",
         f"Event time: {_event_time(story.compactions)}.",
-        f"Fast view: complete up to {event_time_text(read_optimized.completion)}, newest row "
-        f"{event_time_text(read_optimized.freshness)}; the snapshot's newest is "
+        f"Fast view: complete up to {event_time_text(story.complete_until(read_optimized))}, by "
+        f"{_DEFINITIONS[story.definition]}; newest row "
+        f"{event_time_text(read_optimized.freshness)}, the snapshot's "
         f"{event_time_text(story.snapshot.freshness)}.",
         f"Change feed: {story.consumed.changes:,} changes of {story.consumed.commits} commits, in "
         "the order in which they completed.",
@@ -168,6 +180,7 @@ def document(story: Story) -> dict[str, Any]:
         "ttl": asdict(story.expired),
         "clusterings": [asdict(clustering) for clustering in story.clusterings],
         "freshness": {
+            "definition": story.definition.value,
             "snapshot": asdict(story.snapshot),
             "read_optimized": asdict(story.read_optimized),
         },
@@ -179,9 +192,7 @@ def document(story: Story) -> dict[str, Any]:
 
 def event_time_text(ms: int | None) -> str:
     """Format an event time, to the minute."""
-    if ms is None:
-        return "unknown"
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M}"
+    return "unknown" if ms is None else time_text(ms)[:16].replace("T", " ")
 
 
 def bars(instants: Iterable[Instant]) -> tuple[Bar, ...]:

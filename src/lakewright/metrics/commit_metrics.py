@@ -14,7 +14,7 @@ from lakewright.model.commit_metadata import (
     RuntimeStats,
     WriteStat,
 )
-from lakewright.model.freshness import Watermarks, is_ingest, max_known
+from lakewright.model.freshness import FreshnessRecord, is_ingest, max_known
 from lakewright.model.instant import Action, Instant, parse_time
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import Storage
@@ -127,9 +127,9 @@ def record_rollback(meter: MetricsRecorder, storage: Storage, completed: Instant
 
 
 def commit_figures(
-    instant: Instant, commit: CommitMetadata, watermarks: Watermarks | None, zone: str
+    instant: Instant, commit: CommitMetadata, freshness: FreshnessRecord | None, zone: str
 ) -> tuple[int, dict[str, float]]:
-    """Return when a commit completed, and its figures; with watermarks, also those of both views.
+    """Return when a commit completed, and its figures; with a record, also those of both views.
 
     `commitLatencyInMs` and `commitFreshnessInMs` are how long after its oldest and its newest event
     a commit that added rows completed.
@@ -142,16 +142,29 @@ def commit_figures(
     if oldest is not None and newest is not None:
         figures["commitLatencyInMs"] = at_ms - oldest
         figures["commitFreshnessInMs"] = at_ms - newest
-    if watermarks is not None:
-        figures |= {name: time for name, time in view_times(watermarks).items() if time is not None}
+    if freshness is not None:
+        figures |= {name: time for name, time in view_times(freshness).items() if time is not None}
     return at_ms, figures
 
 
-def view_times(watermarks: Watermarks) -> dict[str, int | None]:
-    """Return completion and freshness of both views, by their published names."""
-    return {
+def view_times(freshness: FreshnessRecord) -> dict[str, int | None]:
+    """Return completion and freshness of both views, by their published names.
+
+    The names with `watermark` are there if the table has a lateness.
+    """
+    watermarks, lateness = freshness.watermarks, freshness.lateness_ms
+    times = {
         "snapshot.completion": watermarks.rt_completion,
         "snapshot.freshness": watermarks.rt_freshness,
         "read_optimized.completion": watermarks.ro_completion,
         "read_optimized.freshness": watermarks.ro_freshness,
+    }
+    if lateness is None:
+        return times
+    return {
+        **times,
+        "snapshot.watermark": watermarks.rt_watermark(lateness),
+        "read_optimized.watermark": watermarks.ro_watermark(lateness),
+        "watermark.lateness": lateness,
+        "watermark.lateRows": watermarks.late_rows,
     }

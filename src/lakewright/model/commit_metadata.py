@@ -116,6 +116,18 @@ class CommitMetadata:
         """Return the statistics of all partitions in one tuple."""
         return tuple(stat for stats in self.stats.values() for stat in stats)
 
+    def event_times_by_partition(self) -> dict[str, tuple[int | None, int | None]]:
+        """Return the least and the greatest event time of each partition, None if not recorded.
+
+        This is Hudi's `getMinAndMaxEventTimePerPartition`.
+        """
+        times: dict[str, tuple[int | None, int | None]] = {}
+        for partition, stats in self.stats.items():
+            least = [s.min_event_time for s in stats if s.min_event_time is not None]
+            greatest = [s.max_event_time for s in stats if s.max_event_time is not None]
+            times[partition] = min(least, default=None), max(greatest, default=None)
+        return times
+
     def files(self) -> frozenset[str]:
         """Return the paths of all files that the write created."""
         return frozenset(path for stat in self.write_stats() for path in stat.paths)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -25,18 +26,40 @@ from lakewright.errors import InvalidError
 from lakewright.model.merge import Deletes, Flags, MergedLogRecords, MergeRule, Upserts, merge_logs
 from lakewright.model.schema import RECORD_KEY
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS = (10**9, 10**10)
 _MILLIS = (10**12, 10**13)
+_UNITS_PER_MS = {"us": 1000, "ns": 1_000_000}
+# Leaves room for a lateness, and for one millisecond less, in 64 bits.
+_MAX_MS = 10**18
+
+
+def time_text(time_ms: int) -> str:
+    """Return an event time as date and time in UTC, or that it has none.
+
+    >>> time_text(0), time_text(10**18), time_text(-10**18)
+    ('1970-01-01T00:00:00.000+00:00', 'after year 9999', 'before year 1')
+    """
+    try:
+        moment = _EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return "before year 1" if time_ms < 0 else "after year 9999"
+    return moment.isoformat(timespec="milliseconds")
 
 
 def event_range(column: pa.Array | pa.ChunkedArray, name: str) -> tuple[int | None, int | None]:
     """Return the least and the greatest event time of a column; None if it has none.
 
     As in Hudi, an integer of ten digits is in seconds and one of thirteen in milliseconds; other
-    integers are not event times.
+    integers are not event times. Neither are timestamps of which milliseconds cannot be counted.
     """
     bounds = pc.min_max(event_millis(column, name)).as_py()
     return bounds["min"], bounds["max"]
+
+
+def count_until(column: pa.Array | pa.ChunkedArray, name: str, time_ms: int) -> int:
+    """Return how many event times of a column are at or before a time."""
+    return pc.sum(pc.less_equal(event_millis(column, name), time_ms)).as_py() or 0
 
 
 def check_event_time(schema: pa.Schema, name: str) -> None:
@@ -52,14 +75,12 @@ def event_millis(column: pa.Array | pa.ChunkedArray, name: str) -> pa.ChunkedArr
     """Return the event time of each row in milliseconds; null where it has none."""
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return column.cast(pa.timestamp("ms", getattr(kind, "tz", None)), safe=False).cast(
-            pa.int64()
-        )
+        return _timestamp_millis(column)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         is_number = pc.match_substring_regex(column, r"^[0-9]{1,18}$")
         column = pc.if_else(is_number, column, pa.scalar(None, kind)).cast(pa.int64())
     elif pa.types.is_integer(kind):
-        column = column.cast(pa.int64())
+        column = column.cast(pa.int64(), safe=False)  # what overflows is negative, and no time
     else:
         raise InvalidError(
             "a column of this type holds no event times: a whole number (seconds or "
@@ -69,6 +90,22 @@ def event_millis(column: pa.Array | pa.ChunkedArray, name: str) -> pa.ChunkedArr
         )
     seconds = pc.multiply(_null_outside(column, _SECONDS), 1000)
     return pc.coalesce(seconds, _null_outside(column, _MILLIS))
+
+
+def _timestamp_millis(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return timestamps or dates in whole milliseconds, rounded down; null if out of range."""
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("ms"), safe=False)
+    unit, values = column.type.unit, column.cast(pa.int64())
+    if unit in _UNITS_PER_MS:
+        # Arrow's division rounds to zero, so before 1970 up.
+        units = _UNITS_PER_MS[unit]
+        quotient = pc.divide(values, units)
+        remainder = pc.subtract(values, pc.multiply(quotient, units))
+        return pc.subtract(quotient, pc.less(remainder, 0).cast(pa.int64()))
+    if unit == "s":
+        return pc.multiply(_null_outside(values, (-_MAX_MS // 1000, _MAX_MS // 1000)), 1000)
+    return _null_outside(values, (-_MAX_MS, _MAX_MS))
 
 
 def _null_outside(column: pa.Array, bounds: tuple[int, int]) -> pa.Array:

@@ -193,8 +193,13 @@ def format_time(moment: datetime, zone: tzinfo = UTC) -> str:
     """Return a time-zone-aware point in time as 17 digits in the zone of the timeline."""
     if moment.tzinfo is None:
         raise InvalidError("a point in time needs a zone", time=moment.isoformat())
-    local = moment.astimezone(zone)
-    return local.strftime("%Y%m%d%H%M%S") + f"{local.microsecond // 1000:03d}"
+    try:
+        local = moment.astimezone(zone)
+    except OverflowError as error:
+        raise InvalidError(
+            "a point in time of the years 1 to 9999 expected", time=moment.isoformat()
+        ) from error
+    return f"{local.year:04d}{local:%m%d%H%M%S}{local.microsecond // 1000:03d}"
 
 
 def parse_time(text: str, zone: tzinfo = UTC) -> datetime:
@@ -210,7 +215,29 @@ def parse_time(text: str, zone: tzinfo = UTC) -> datetime:
 
 def epoch_ms(text: str, zone: tzinfo = UTC) -> int:
     """Return the point in time of an instant time in `zone`, in milliseconds since 1970."""
-    return (parse_time(text, zone) - _EPOCH) // timedelta(milliseconds=1)
+    return moment_ms(parse_time(text, zone))
+
+
+def moment_ms(moment: datetime) -> int:
+    """Return a time-zone-aware point in time in milliseconds since 1970."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def latest_epoch_ms(text: str, zone: tzinfo = UTC) -> int:
+    """Return the same as `epoch_ms`, of a local time that daylight saving repeats the second one.
+
+    Clocks are set back by half an hour, an hour or two hours.
+    """
+    one = epoch_ms(text, zone)
+    others = (one + minutes * 60_000 for minutes in (-120, -60, -30, 30, 60, 120))
+    return max([one, *(time for time in others if _is_local_time(time, text, zone))])
+
+
+def _is_local_time(time_ms: int, text: str, zone: tzinfo) -> bool:
+    try:
+        return format_time(_EPOCH + timedelta(milliseconds=time_ms), zone) == full_time(text)
+    except (OverflowError, InvalidError):
+        return False
 
 
 def query_time(value: str | datetime, zone: tzinfo = UTC) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 
 from lakewright.errors import InvalidError
+from lakewright.model.instant import moment_ms
 from lakewright.model.partition_paths import DEFAULT_PARTITION
 
 _NAME_PREFIX = re.compile(r"(^|/)[^/]*?=")
@@ -40,7 +41,8 @@ def partition_end(path: str, zone: tzinfo, interval_ms: int | None = None) -> in
     """Return when the time of a partition ends, in milliseconds since 1970; None if it has none.
 
     Its length is `interval_ms` if given, else an hour if the path names one (`2026-01-31/05`,
-    `day=2026-01-31/hour=05`), else a day.
+    `day=2026-01-31/hour=05`), else a day. It is a length of local time: the path of an hour that
+    daylight saving repeats stands for both, and a day may have 23 or 25 hours.
     """
     values = _NAME_PREFIX.sub(r"\1", path)
     match = _DAY.match(values)
@@ -53,8 +55,11 @@ def partition_end(path: str, zone: tzinfo, interval_ms: int | None = None) -> in
     if hour is not None and int(hour[1]) < 24:
         start, length = start.replace(hour=int(hour[1])), timedelta(hours=1)
     if interval_ms is not None:
-        return round(start.timestamp() * 1000) + interval_ms
-    return round((start + length).timestamp() * 1000)
+        length = timedelta(milliseconds=interval_ms)
+    try:
+        return moment_ms(start + length)
+    except OverflowError:  # the calendar ends with year 9999
+        return moment_ms(start) + length // timedelta(milliseconds=1)
 
 
 # Times in a configured format.

@@ -8,12 +8,11 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from lakewright.errors import CorruptError
-from lakewright.model.commit_metadata import CommitMetadata, is_log
-from lakewright.model.file_group import FileSlice, GroupKey, LogFile, parse_data_file
+from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata, is_log
+from lakewright.model.file_group import LogFile, parse_data_file
 from lakewright.model.freshness import (
     NO_WATERMARKS,
     CompletionRegression,
@@ -22,7 +21,6 @@ from lakewright.model.freshness import (
     FutureTime,
     PartitionFreshness,
     PartitionFreshnessRecord,
-    UncompactedLog,
     Watermarks,
     combine,
     detect_regression,
@@ -31,345 +29,16 @@ from lakewright.model.freshness import (
     max_known,
     most_urgent,
     parse_freshness_record,
-    removable,
     removes_logs,
-    uncompacted_log_of,
     watermarks_by_partition,
 )
 from lakewright.model.instant import Action, Instant, InstantTime
-from lakewright.model.plans import CompactionPlan
-from lakewright.table.partition_changes import partitions_with_logs
+from lakewright.model.plans import EXACT_SPLIT, CompactionPlan
+from lakewright.model.watermark import parse_watermark_record
+from lakewright.table.freshness_options import allowed_lateness
+from lakewright.table.partition_freshness import LazyPartitionFreshness
 from lakewright.table.snapshot import Snapshot, search_commits
-
-# Uncompacted log files, with their event times.
-
-
-@dataclass(frozen=True, slots=True)
-class BlockingLogFile:
-    """A log file that holds back read-optimized completion; `instant` is the write that created it.
-
-    `event_time` is its least event time, None if unknown: then nothing is known to be complete.
-    """
-
-    partition: str
-    file_id: str
-    log: str
-    instant: InstantTime
-    event_time: int | None
-    size: int
-
-    @property
-    def as_uncompacted_log(self) -> UncompactedLog:
-        """The log file in the form that commits record."""
-        path = f"{self.partition}/{self.log}" if self.partition else self.log
-        return UncompactedLog(path, self.instant, self.event_time)
-
-
-def uncompacted_logs(
-    snapshot: Snapshot, partitions: Iterable[str] | None
-) -> tuple[BlockingLogFile, ...]:
-    """Return the uncompacted log files of partitions, those of unknown event time first, sorted.
-
-    With None, of the partitions that can have such files according to the last compaction.
-    """
-    searched = partitions_with_logs(snapshot) if partitions is None else tuple(sorted(partitions))
-    if searched == ():
-        return ()
-    groups = snapshot.groups(snapshot.view(), snapshot.files(searched))
-    slices = [group.latest_merged_slice() for group in groups]
-    commits = load_existing_commits(
-        snapshot, {log.instant for file_slice in slices for log in file_slice.logs}
-    )
-    logs_by_path = {at: _logs_by_path(at, commit) for at, commit in commits.items()}
-    compacted = _log_compaction_sources(snapshot, commits)
-    blocking = []
-    for file_slice in slices:
-        for log in _effective_logs(file_slice, compacted):
-            log_file = _blocking_log(
-                file_slice, log, commits.get(log.instant), logs_by_path.get(log.instant, {})
-            )
-            blocking += [] if log_file is None else [log_file]
-    return tuple(sorted(blocking, key=_urgency))
-
-
-def _log_compaction_sources(
-    snapshot: Snapshot, commits: Mapping[str, CommitMetadata]
-) -> dict[str, dict[GroupKey, frozenset[str]]]:
-    """Return the log files that each log compaction among `commits` has compacted.
-
-    Those of a log compaction whose plan no longer exists are unknown, and not in the result.
-    """
-    sources = {}
-    for at, commit in commits.items():
-        if commit.operation == "LOG_COMPACT":
-            plan = snapshot.plan_of(at, Action.LOG_COMPACTION)
-            if isinstance(plan, CompactionPlan):
-                sources[at] = {(o.partition, o.file_id): frozenset(o.logs) for o in plan.operations}
-    return sources
-
-
-def _effective_logs(
-    file_slice: FileSlice, compacted: Mapping[str, Mapping[GroupKey, frozenset[str]]]
-) -> list[LogFile]:
-    """Return the log files of a slice, without those that a log compaction has compacted."""
-    key = file_slice.partition, file_slice.file_id
-    superseded: set[str] = set()
-    for at in {log.instant for log in file_slice.logs} & compacted.keys():
-        superseded |= compacted[at].get(key, frozenset())
-    return [log for log in file_slice.logs if log.name not in superseded]
-
-
-def _urgency(log: BlockingLogFile) -> tuple[bool, int, str, str]:
-    is_known = log.event_time is not None
-    return is_known, log.event_time or 0, log.partition, log.log
-
-
-def _logs_by_path(at: str, commit: CommitMetadata) -> dict[str, UncompactedLog | None]:
-    return {
-        stat.path or "": uncompacted_log_of(at, commit.operation, stat)
-        for stat in commit.write_stats()
-        if is_log(stat)
-    }
-
-
-def _blocking_log(
-    file_slice: FileSlice,
-    log: LogFile,
-    commit: CommitMetadata | None,
-    logs_by_path: dict[str, UncompactedLog | None],
-) -> BlockingLogFile | None:
-    """Return a log file with its event time from the commit; None if it needs no compaction."""
-    path = file_slice.path(log)
-    if path in logs_by_path:
-        recorded = logs_by_path[path]
-        if recorded is None:
-            return None
-        time = recorded.event_time
-    else:
-        time = _min_event_time_of_group(file_slice, log, commit)
-    return BlockingLogFile(
-        file_slice.partition, file_slice.file_id, log.name, log.instant, time, log.size
-    )
-
-
-def _min_event_time_of_group(
-    file_slice: FileSlice, log: LogFile, commit: CommitMetadata | None
-) -> int | None:
-    """Return the least event time of the file group in a commit that does not name the file."""
-    stats = commit.stats.get(file_slice.partition, ()) if commit is not None else ()
-    logs = [
-        uncompacted_log_of(log.instant, commit.operation if commit else None, stat)
-        for stat in stats
-        if stat.file_id == file_slice.file_id and is_log(stat)
-    ]
-    log_file = most_urgent(*logs)
-    return log_file.event_time if log_file is not None else None
-
-
-def load_existing_commits(snapshot: Snapshot, times: Iterable[str]) -> dict[str, CommitMetadata]:
-    """Return the metadata of writes by instant.
-
-    A write that is on neither the active nor the archived timeline is left out.
-    """
-    instants = [
-        snapshot.timeline.by_time.get(at) or Instant(at, Action.DELTA_COMMIT) for at in times
-    ]
-    try:
-        commits = snapshot.commits(instants)
-    except CorruptError:
-        return _commits_one_by_one(snapshot, instants)
-    return {i.requested_at: commit for i, commit in zip(instants, commits, strict=True)}
-
-
-def _commits_one_by_one(
-    snapshot: Snapshot, instants: Iterable[Instant]
-) -> dict[str, CommitMetadata]:
-    commits = {}
-    for instant in instants:
-        try:
-            (commits[instant.requested_at],) = snapshot.commits([instant])
-        except CorruptError:
-            continue
-    return commits
-
-
-# Completion and freshness of partitions, looked up commit by commit on access.
-
-
-class LazyPartitionFreshness(Mapping[str, PartitionFreshness]):
-    """The partitions of a table that have data, each with its completion and freshness.
-
-    A lookup reads the commits from the newest back to where the values of the partition are
-    complete. Iterating reads every commit, also those on the archived timeline.
-    """
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._cache: dict[str, PartitionFreshness | None] = {}
-        self._paths: tuple[str, ...] | None = None
-
-    def __getitem__(self, partition: str) -> PartitionFreshness:
-        """Return the values of a partition; KeyError if it was never written, or was deleted."""
-        if partition not in self._cache and self._paths is None:
-            values_by_path = _search_backwards(self._snapshot, {partition})
-            self._cache[partition] = values_by_path.get(partition)
-        values = self._cache.get(partition)
-        if values is None:
-            raise KeyError(partition)
-        return values
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the partitions, sorted."""
-        return iter(self._load_paths())
-
-    def __len__(self) -> int:
-        """Return the number of partitions."""
-        return len(self._load_paths())
-
-    def _load_paths(self) -> tuple[str, ...]:
-        if self._paths is None:
-            values_by_path = _search_backwards(self._snapshot, None)
-            self._cache = dict(values_by_path)
-            self._paths = tuple(sorted(values_by_path))
-        return self._paths
-
-
-@dataclass
-class _PartitionSearch:
-    """The state of one partition while commits are read from the newest back.
-
-    `watermarks` includes all commits that completed at `covered_from` or later. Rows of commits
-    that completed up to `deleted_at` were deleted since.
-    """
-
-    watermarks: Watermarks = NO_WATERMARKS
-    has_data: bool = False
-    complete: bool = False
-    recount_logs: bool = False
-    covered_from: str = ""
-    deleted_at: str = ""
-
-    def prepend(self, watermarks: Watermarks) -> None:
-        """Add the watermarks of an older commit."""
-        self.watermarks = watermarks.followed_by(self.watermarks)
-        self.has_data = True
-
-    def needs(self, instant: Instant) -> bool:
-        """Whether the next older commit has anything to add."""
-        at = instant.completed_at or ""
-        if at <= self.deleted_at:
-            self.complete = True
-        return not self.complete and (not self.covered_from or at < self.covered_from)
-
-
-def _search_backwards(
-    snapshot: Snapshot, partitions: set[str] | None
-) -> dict[str, PartitionFreshness]:
-    """Read commits from the newest back, until all wanted partitions are complete."""
-    searches: dict[str, _PartitionSearch] = {path: _PartitionSearch() for path in partitions or ()}
-    for instant, commit in _writes_newest_first(snapshot):
-        touched = {*commit.stats, *commit.replaced}
-        matching = {
-            path: search
-            for path in (touched if partitions is None else touched & partitions)
-            if (search := searches.setdefault(path, _PartitionSearch())).needs(instant)
-        }
-        if matching:
-            _visit_commit(snapshot, matching, instant, commit)
-        if partitions is not None and all(search.complete for search in searches.values()):
-            break
-    return _resolve(snapshot, searches)
-
-
-def _visit_commit(
-    snapshot: Snapshot,
-    searches: Mapping[str, _PartitionSearch],
-    instant: Instant,
-    commit: CommitMetadata,
-) -> None:
-    """Add what a commit says about partitions to their searches."""
-    records = _stored_record(snapshot, instant, commit)
-    dropped = dropped_partitions(commit)
-    watermarks = watermarks_by_partition(instant.requested_at, commit)
-    for path, search in searches.items():
-        entry = records.get(path)
-        if entry is not None:
-            search.prepend(entry.watermarks)
-            search.complete = not entry.since
-            if entry.since:
-                search.covered_from = _completed_at(snapshot, entry.since) or ""
-        elif path in dropped:
-            # The delete need not have seen what completed after it was requested.
-            search.deleted_at = instant.requested_at
-            search.recount_logs = True
-        else:
-            search.recount_logs |= removes_logs(commit)
-            search.prepend(watermarks.get(path, NO_WATERMARKS))
-
-
-def _stored_record(
-    snapshot: Snapshot, instant: Instant, commit: CommitMetadata
-) -> Mapping[str, PartitionFreshnessRecord]:
-    """Return the partitions in the record of a commit; empty if the record is not valid for it."""
-    record = parse_freshness_record(commit.extra)
-    if record is None:
-        return {}
-    if instant.requested_at in snapshot.timeline.by_time:
-        is_valid = record.is_valid(instant, snapshot.timeline, snapshot.has_write)
-    else:
-        is_valid = record.is_written_by(instant, snapshot.has_write)
-    return record.partitions if is_valid else {}
-
-
-def _resolve(
-    snapshot: Snapshot, searches: Mapping[str, _PartitionSearch]
-) -> dict[str, PartitionFreshness]:
-    """Return the values of partitions with data; list log files again where some were removed."""
-    with_data = {path: search for path, search in searches.items() if search.has_data}
-    to_list = sorted(path for path, search in with_data.items() if search.recount_logs)
-    logs = uncompacted_logs(snapshot, to_list) if to_list else ()
-    most_urgent_logs: dict[str, UncompactedLog | None] = {}
-    for log in logs:
-        most_urgent_logs[log.partition] = most_urgent(
-            most_urgent_logs.get(log.partition), log.as_uncompacted_log
-        )
-    return {
-        path: (
-            s.watermarks.with_log_files(most_urgent_logs.get(path))
-            if s.recount_logs
-            else s.watermarks
-        ).views
-        for path, s in with_data.items()
-    }
-
-
-def _writes_newest_first(snapshot: Snapshot) -> Iterator[tuple[Instant, CommitMetadata]]:
-    """Iterate over completed writes, the last completed first; load archived ones if needed."""
-    active = snapshot.timeline.by_completion
-    oldest = active[0].completed_at or "" if active else ""
-    # A write that began early and completed late may be archived before others that completed
-    # earlier.
-    late = snapshot.archived_after(oldest) if active else []
-    yield from search_commits(snapshot, _by_completion_descending([*active, *late]))
-    yielded = {instant.requested_at for instant in late}
-    rest = [i for i in snapshot.archived if i.requested_at not in yielded]
-    yield from zip(
-        _by_completion_descending(rest),
-        snapshot.commits(_by_completion_descending(rest)),
-        strict=True,
-    )
-
-
-def _by_completion_descending(instants: Iterable[Instant]) -> list[Instant]:
-    return sorted(instants, key=lambda i: i.completed_at or "", reverse=True)
-
-
-def _completed_at(snapshot: Snapshot, requested_at: InstantTime) -> str | None:
-    completed_at = snapshot.view().completion(requested_at)
-    return completed_at or snapshot.archived_times.get(requested_at)
-
-
-# Completion and freshness of the table.
+from lakewright.table.uncompacted_logs import BlockingLogFile, uncompacted_logs
 
 Write = tuple[Instant, CommitMetadata]
 
@@ -385,6 +54,7 @@ class FreshnessState:
     `entries` are the partitions known from the newest writes. `logs_in` are the partitions that can
     have uncompacted log files, None if they are too many to list. `open` are the partitions that
     are not yet marked as done. `stale` means that log files were removed since they were listed.
+    `lateness_ms` is the lateness that the newest commit with one records, for the watermark.
     """
 
     watermarks: Watermarks = NO_WATERMARKS
@@ -395,18 +65,60 @@ class FreshnessState:
     logs_in: frozenset[str] | None = frozenset()
     open: tuple[str, ...] = ()
     stale: bool = False
+    lateness_ms: int | None = None
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark of the snapshot; None without a lateness."""
+        return self.watermarks.rt_watermark(self.lateness_ms)
+
+    def reached_before(self, commit: CommitMetadata) -> int | None:
+        """Return the watermark below which the rows of a next commit are late.
+
+        A table service rewrites older rows, which are not late.
+        """
+        is_service = commit.operation in SERVICE_OPERATIONS
+        return self.reached_by_base_files(commit) if is_service else self.watermark
+
+    def reached_by_base_files(self, *later: CommitMetadata) -> int | None:
+        """Return the watermark of the read-optimized view that later commits cannot undo.
+
+        A compaction with an exact split can: it takes rows out of base files.
+        """
+        if any(EXACT_SPLIT in commit.extra for commit in later):
+            return None
+        return self.watermarks.ro_watermark(self.lateness_ms)
 
     @classmethod
     def from_record(cls, instant: Instant, stored: FreshnessRecord) -> FreshnessState:
         """Return the state that a commit records."""
         remaining = (stored.regression, stored.future, stored.logs_in, stored.open)
-        return cls(stored.watermarks, instant, stored.partitions, *remaining)
+        return cls(
+            stored.watermarks,
+            instant,
+            stored.partitions,
+            *remaining,
+            lateness_ms=stored.lateness_ms,
+        )
 
 
-def compute_freshness(snapshot: Snapshot, *, future_from_ms: int) -> Freshness:
-    """Return completion and freshness of a table; flag event times above `future_from_ms`."""
+def compute_freshness(
+    snapshot: Snapshot, *, future_from_ms: int, options: Mapping[str, str] | None = None
+) -> Freshness:
+    """Return completion and freshness of a table; flag event times above `future_from_ms`.
+
+    If options allow another lateness than commits were written with, the watermark is computed for
+    it alone: then it may fall, and late rows are not known.
+    """
     state = load_state(snapshot, future_from_ms=future_from_ms)
-    views = state.watermarks.views
+    lateness = allowed_lateness(snapshot.config, options or {}, state.lateness_ms)
+    is_recorded = lateness == state.lateness_ms
+
+    def views_of(watermarks: Watermarks) -> PartitionFreshness:
+        known = watermarks if is_recorded else watermarks.without_recorded_watermark()
+        return known.views(lateness)
+
+    views = views_of(state.watermarks)
     return Freshness(
         views.snapshot,
         views.read_optimized,
@@ -414,8 +126,23 @@ def compute_freshness(snapshot: Snapshot, *, future_from_ms: int) -> Freshness:
         uncompacted_logs=state.watermarks.uncompacted,
         regression=state.regression,
         future=tuple(pair for pair in state.future if pair[1] > future_from_ms),
-        partitions=LazyPartitionFreshness(snapshot),
+        lateness_ms=lateness,
+        late_rows=views.late_rows,
+        partitions=LazyPartitionFreshness(snapshot, views_of),
     )
+
+
+def load_watermark(snapshot: Snapshot, options: Mapping[str, str]) -> int | None:
+    """Return the watermark of the snapshot; None without a lateness, or if it is unknown.
+
+    It needs no log files, so only the commits since the newest record are read.
+    """
+    state, later = _last_stored_state(snapshot)
+    for instant, commit in later:
+        parts = watermarks_by_partition(instant.requested_at, commit)
+        state = apply_write(state, instant, commit, parts, future_from_ms=0)
+    lateness = allowed_lateness(snapshot.config, options, state.lateness_ms)
+    return replace(state, lateness_ms=lateness).watermark
 
 
 def blocking_log_files(snapshot: Snapshot, limit: int) -> tuple[BlockingLogFile, ...]:
@@ -436,19 +163,20 @@ def load_state(snapshot: Snapshot, *, future_from_ms: int) -> FreshnessState:
 
 
 def apply_writes(
-    snapshot: Snapshot, state: FreshnessState, later: Iterable[Write], *, future_from_ms: int
+    snapshot: Snapshot, state: FreshnessState, later: Collection[Write], *, future_from_ms: int
 ) -> FreshnessState:
     """Return a state with later writes applied, which are in order of completion."""
     previous = state
     for instant, commit in later:
         previous = state
-        parts = commit_watermarks(snapshot, instant, commit)
+        parts = commit_watermarks(snapshot, instant, commit, state.reached_before(commit))
         state = apply_write(state, instant, commit, parts, future_from_ms=future_from_ms)
     if not state.stale:
         return state
     logs = uncompacted_logs(snapshot, state.logs_in)
     watermarks = state.watermarks.with_log_files(
-        most_urgent(*(log.as_uncompacted_log for log in logs))
+        most_urgent(*(log.as_uncompacted_log for log in logs)),
+        state.reached_by_base_files(*(commit for _, commit in later)),
     )
     return replace(
         state,
@@ -468,7 +196,10 @@ def apply_write(
     future_from_ms: int,
 ) -> FreshnessState:
     """Return a state with one write applied; `parts` are its watermarks by partition. Pure."""
-    watermarks = state.watermarks.followed_by(combine(parts.values()))
+    watermarks = replace(state.watermarks, watermark=state.watermark).followed_by(
+        combine(parts.values())
+    )
+    record = parse_watermark_record(commit.extra, instant.requested_at)
     removed_logs = removes_logs(commit) and (
         state.stale or state.watermarks.uncompacted is not None
     )
@@ -482,6 +213,7 @@ def apply_write(
         with_log_partitions(state.logs_in, parts),
         state.open,
         stale,
+        state.lateness_ms if record is None else record.lateness_ms,
     )
 
 
@@ -528,14 +260,14 @@ def _updated_entries(
 
 
 def commit_watermarks(
-    snapshot: Snapshot, instant: Instant, commit: CommitMetadata
+    snapshot: Snapshot, instant: Instant, commit: CommitMetadata, reached: int | None = None
 ) -> dict[str, Watermarks]:
     """Return the watermarks that one write adds to each partition.
 
     A compaction of a writer that records no event times added those of the log files that it
-    compacted.
+    compacted. `reached` is the watermark before it, for a write that does not record it.
     """
-    parts = watermarks_by_partition(instant.requested_at, commit)
+    parts = watermarks_by_partition(instant.requested_at, commit, reached)
     without_times = [
         path
         for path, stats in commit.stats.items()
@@ -625,161 +357,3 @@ def _sorted_by_completion(writes: Iterable[Write]) -> list[Write]:
 
 def _completion_key(instant: Instant) -> tuple[str, Instant]:
     return instant.completed_at or "", instant
-
-
-# The record that a write stores in its own commit.
-#
-# A write lists and reads before it takes the lock, on its base snapshot. Under the lock it adds
-# only what has completed since.
-
-# Sorts after all others: the completion time is chosen when the write commits.
-_AFTER_ALL = "9" * 17
-
-ByPartition = Mapping[str, UncompactedLog | None]
-
-
-@dataclass(frozen=True)
-class FreshnessTracker:
-    """A write that is about to commit, with the state of the table before it.
-
-    `uncompacted` are the log files that are uncompacted after it, the most urgent of each
-    partition; None if it removes no log files. `opened` are partitions to be marked as done later,
-    `closed` those that are marked now.
-    """
-
-    base: Snapshot
-    instant: Instant
-    action: Action
-    commit: CommitMetadata
-    future_from_ms: int
-    state: FreshnessState
-    uncompacted: ByPartition | None
-    opened: tuple[str, ...] = ()
-    closed: frozenset[str] = frozenset()
-
-    @classmethod
-    def prepare(
-        cls,
-        base: Snapshot,
-        instant: InstantTime,
-        action: Action,
-        commit: CommitMetadata,
-        *,
-        future_from_ms: int,
-    ) -> FreshnessTracker:
-        """Compute the state before a write from its base snapshot; the files of the write exist."""
-        completed = Instant(instant, action.completed_as, completed_at=_AFTER_ALL)
-        state = load_state(base, future_from_ms=future_from_ms)
-        tracker = cls(base, completed, action, commit, future_from_ms, state, None)
-        if removes_logs(commit) and state.watermarks.uncompacted is not None:
-            tracker = replace(tracker, uncompacted=tracker._uncompacted_after(base, state))
-        return tracker
-
-    def record(self, now: Snapshot) -> FreshnessRecord:
-        """Return the record for the commit; `now` is the table as it is under the lock."""
-        now = now.with_cached_commits(self.base)
-        new_writes = self._writes_since(now)
-        state = self.state if new_writes == [] else self._state_with(now, new_writes)
-        parts = commit_watermarks(now, self.instant, self.commit)
-        after = apply_write(
-            state, self.instant, self.commit, parts, future_from_ms=self.future_from_ms
-        )
-        if after.stale:
-            after = self._with_log_files_recounted(now, new_writes, state, after, parts)
-        touched = {*self.commit.stats, *self.commit.replaced}
-        last_write = state.last
-        return FreshnessRecord(
-            at=self.instant.requested_at,
-            after=last_write.requested_at if last_write is not None else "",
-            after_completed=(last_write.completed_at or "") if last_write is not None else "",
-            over=removable(self.instant.requested_at, now.timeline),
-            watermarks=after.watermarks,
-            regression=after.regression,
-            future=after.future,
-            logs_in=after.logs_in,
-            open=tuple(sorted({*state.open, *self.opened} - self.closed)),
-            partitions={path: entry for path, entry in after.entries.items() if path in touched},
-        )
-
-    def _writes_since(self, current: Snapshot) -> list[Write] | None:
-        """Return the writes that completed since `base`; None if `current` does not extend it."""
-        on_timeline = current.timeline.by_time
-        missing = [
-            i for i in self.base.timeline if i.is_write and i.requested_at not in on_timeline
-        ]
-        if any(
-            not i.is_completed or not current.timeline.is_archived(i.requested_at) for i in missing
-        ):
-            return None
-        base_writes = [i for i in self.base.timeline.by_completion if i not in missing]
-        order = list(current.timeline.by_completion)
-        if order[: len(base_writes)] != base_writes:
-            return None
-        new_writes = order[len(base_writes) :]
-        return list(zip(new_writes, current.commits(new_writes), strict=True))
-
-    def _state_with(self, current: Snapshot, new_writes: list[Write] | None) -> FreshnessState:
-        if new_writes is None:
-            return load_state(current, future_from_ms=self.future_from_ms)
-        return apply_writes(current, self.state, new_writes, future_from_ms=self.future_from_ms)
-
-    def _with_log_files_recounted(
-        self,
-        current: Snapshot,
-        new_writes: list[Write] | None,
-        state: FreshnessState,
-        after: FreshnessState,
-        parts: Mapping[str, Watermarks],
-    ) -> FreshnessState:
-        """Return the state after a write that removes log files, with those that are left."""
-        can_extend = new_writes is not None and not any(
-            removes_logs(commit) for _, commit in new_writes
-        )
-        if self.uncompacted is not None and can_extend:
-            uncompacted = _with_new_writes(self.uncompacted, current, new_writes or ())
-        else:
-            uncompacted = self._uncompacted_after(current, state)
-        watermarks = after.watermarks.with_log_files(most_urgent(*uncompacted.values()))
-        entries = dict(after.entries)
-        for path in self.commit.stats:
-            entry = state.entries.get(path) or PartitionFreshnessRecord(
-                NO_WATERMARKS, self.instant.requested_at
-            )
-            partition_watermarks = entry.watermarks.followed_by(parts.get(path, NO_WATERMARKS))
-            entries[path] = PartitionFreshnessRecord(
-                partition_watermarks.with_log_files(uncompacted.get(path)), entry.since
-            )
-        return replace(
-            after,
-            watermarks=watermarks,
-            entries=entries,
-            regression=detect_regression(state.watermarks, watermarks),
-            logs_in=bounded_partitions(
-                {path for path, log in uncompacted.items() if log is not None}
-            ),
-            stale=False,
-        )
-
-    def _uncompacted_after(self, snapshot: Snapshot, state: FreshnessState) -> ByPartition:
-        """Return the log files of a snapshot that are uncompacted after this write."""
-        timeline = snapshot.timeline.with_completed(self.instant, self.action)
-        after = snapshot.with_write(timeline, self.instant.requested_at, self.commit)
-        by_partition: dict[str, UncompactedLog | None] = {}
-        partitions = with_log_partitions(
-            state.logs_in, watermarks_by_partition(self.instant.requested_at, self.commit)
-        )
-        for log in uncompacted_logs(after, partitions):
-            by_partition[log.partition] = most_urgent(
-                by_partition.get(log.partition), log.as_uncompacted_log
-            )
-        return by_partition
-
-
-def _with_new_writes(
-    uncompacted: ByPartition, current: Snapshot, new_writes: Iterable[Write]
-) -> ByPartition:
-    by_partition = dict(uncompacted)
-    for instant, commit in new_writes:
-        for path, watermarks in commit_watermarks(current, instant, commit).items():
-            by_partition[path] = most_urgent(by_partition.get(path), watermarks.uncompacted)
-    return by_partition

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from lakewright.errors import InvalidError
-from lakewright.options import at_least, option, parse_choice, parse_duration
+from lakewright.model.table_config import TableConfig
+from lakewright.options import at_least, option, parse_choice, parse_duration, settings_from
 
 SUCCESS_FILE = "success_file"
+LATENESS = "lakewright.completion.lateness"
 
 
 def _parse_reference(text: str) -> str:
@@ -22,6 +24,17 @@ def _parse_reference(text: str) -> str:
 
 def _parse_done_mark(text: str) -> str:
     return SUCCESS_FILE if text.strip().lower() == SUCCESS_FILE else _parse_reference(text)
+
+
+# The value of a lateness that is switched off.
+_NO_LATENESS = -1
+
+
+def _parse_lateness(text: str) -> int:
+    value = text.strip().lower()
+    if value == "off":
+        return _NO_LATENESS
+    return 0 if value == "0" else parse_duration(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +73,28 @@ class FreshnessSettings:
         parse=parse_choice("read_optimized", "snapshot"),
         doc="The view whose completion counts for that: read_optimized or snapshot.",
     )
+    lateness_ms: int | None = option(
+        LATENESS,
+        None,
+        parse=_parse_lateness,
+        doc="How late rows may come, such as 1h: completion is then the watermark, the greatest "
+        "event time seen less this. The table remembers it, until off. Unset: completion is the "
+        "least event time of the last commit.",
+    )
+
+
+def allowed_lateness(
+    config: TableConfig, options: Mapping[str, str], recorded_ms: int | None
+) -> int | None:
+    """Return the lateness that the watermark allows; None if completion is not the watermark.
+
+    It is that of the options, else that of the table's properties, else that of the newest commit.
+    """
+    stored = {LATENESS: config.properties[LATENESS]} if config.properties.get(LATENESS) else {}
+    lateness = settings_from(FreshnessSettings, {**stored, **options}).lateness_ms
+    if lateness is None:
+        return recorded_ms
+    return None if lateness == _NO_LATENESS else lateness
 
 
 def load_function(reference: str) -> Callable[..., Any]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lakewright.clock import Clock, zone_of
 from lakewright.errors import InvalidError, UnavailableError
+from lakewright.model.event_time import time_text
 from lakewright.model.freshness import Freshness, ViewFreshness
-from lakewright.model.instant import parse_time, query_time
+from lakewright.model.instant import latest_epoch_ms, moment_ms, query_time
+from lakewright.model.watermark import CompletionDefinition
 from lakewright.options import settings_from
 from lakewright.storage.base import Storage
-from lakewright.table.freshness import BlockingLogFile, blocking_log_files, compute_freshness
+from lakewright.table.freshness import blocking_log_files, compute_freshness
 from lakewright.table.freshness_options import FreshnessSettings
 from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.uncompacted_logs import BlockingLogFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,8 +48,11 @@ def wait_until_complete(
     view: str = "read_optimized",
     timeout: float,
     poll: float,
+    options: Mapping[str, str] | None = None,
 ) -> Freshness:
     """Wait until a view is complete up to an event time; return the freshness at that point.
+
+    Complete by the table's definition: by the watermark if it has a lateness, or `options` do.
 
     Raises:
         UnavailableError: it is not within `timeout` seconds; the error names the log files that
@@ -59,39 +64,74 @@ def wait_until_complete(
     while True:
         snapshot = load_snapshot(storage)
         target = parse_event_time(time, snapshot)
-        freshness = freshness_of(snapshot, clock, {})
+        freshness = freshness_of(snapshot, clock, options or {})
         current: ViewFreshness = getattr(freshness, view)
-        if current.completion is not None and current.completion >= target:
+        completion = current.complete_until(freshness.definition)
+        if completion is not None and completion >= target:
             return freshness
         remaining_ms = end_ms - clock.monotonic_ms()
         if remaining_ms <= 0:
-            raise UnavailableError(
-                "the view is not complete up to this time yet: wait longer, or run a compaction",
-                view=view,
-                wanted=_time_or_unknown(target),
-                completion=_time_or_unknown(current.completion),
-                held_back_by=[_describe(log) for log in blocking_log_files(snapshot, _MAX_SHOWN)],
-            )
+            raise _not_complete(snapshot, view, target, completion, freshness.definition)
         clock.sleep(min(poll, remaining_ms / 1000))
+
+
+def _not_complete(
+    snapshot: Snapshot,
+    view: str,
+    target: int,
+    completion: int | None,
+    definition: CompletionDefinition,
+) -> UnavailableError:
+    """Return the error of a wait that has timed out."""
+    logs = [
+        log
+        for log in (blocking_log_files(snapshot, _MAX_SHOWN) if view == "read_optimized" else ())
+        if log.event_time is None or log.event_time <= target
+    ]
+    if logs:
+        advice = "wait longer, or run a compaction"
+    elif definition is CompletionDefinition.WATERMARK:
+        advice = "no row has come that is newer by the allowed lateness"
+    else:
+        advice = "the last commit brought older rows, so wait for newer ones"
+    return UnavailableError(
+        f"the view is not complete up to this time yet: {advice}",
+        view=view,
+        wanted=_time_or_unknown(target),
+        completion=_time_or_unknown(completion),
+        definition=definition.value,
+        held_back_by=[_describe(log) for log in logs],
+    )
 
 
 def parse_event_time(time: int | str | datetime, snapshot: Snapshot) -> int:
     """Return an event time in milliseconds.
 
-    `time` is a number, thirteen digits, a date and time, or an instant time.
+    `time` is a number, thirteen digits, a date and time, or an instant time. Of a local time that
+    daylight saving repeats it is the second one: a wait for it does not end too early.
     """
     if isinstance(time, int):
         return time
     if isinstance(time, str) and time.strip().isdigit() and len(time.strip()) == 13:
         return int(time)
+    moment = time if isinstance(time, datetime) else _moment_with_zone(time)
+    if moment is not None and moment.tzinfo is not None:
+        return moment_ms(moment)
     zone = zone_of(snapshot.config.timeline_zone)
-    return round(parse_time(query_time(time, zone), zone).timestamp() * 1000)
+    return latest_epoch_ms(query_time(time, zone), zone)
+
+
+def _moment_with_zone(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text.strip()) if not text.strip().isdigit() else None
+    except ValueError:
+        return None
 
 
 def freshness_of(snapshot: Snapshot, clock: Clock, options: Mapping[str, str]) -> Freshness:
     """Return the completion and freshness of a table as of a snapshot."""
     tolerance = settings_from(FreshnessSettings, options).future_tolerance_ms
-    return compute_freshness(snapshot, future_from_ms=clock.now_ms() + tolerance)
+    return compute_freshness(snapshot, future_from_ms=clock.now_ms() + tolerance, options=options)
 
 
 def _describe(log: BlockingLogFile) -> str:
@@ -103,27 +143,26 @@ def _time_or_unknown(time: int | None) -> str:
     return "unknown" if time is None else f"{time} ({time_text(time)})"
 
 
-def time_text(time: int | None) -> str | None:
-    """Return a time in milliseconds as date and time in UTC; None if unknown or out of range."""
-    if time is None:
-        return None
-    try:
-        return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return None
+def known_time_text(time: int | None) -> str | None:
+    """Return an event time as date and time in UTC; None if it is unknown."""
+    return None if time is None else time_text(time)
 
 
 def freshness_document(freshness: Freshness, *, partitions: bool) -> Document:
     """Return completion and freshness as a JSON document, with `partitions` if requested."""
+    log = freshness.uncompacted_logs
     document: Document = {
         "as_of": freshness.as_of,
+        "definition": freshness.definition.value,
+        "lateness_ms": freshness.lateness_ms,
+        "late_rows": freshness.late_rows,
         "views": [
-            {"view": "snapshot", **_view_document(freshness.snapshot)},
-            {"view": "read_optimized", **_view_document(freshness.read_optimized)},
+            {"view": view, **_view_document(getattr(freshness, view), freshness)}
+            for view in ("snapshot", "read_optimized")
         ],
-        "waiting": [asdict(freshness.uncompacted_logs)]
-        if freshness.uncompacted_logs is not None
-        else [],
+        "waiting": []
+        if log is None
+        else [{"path": log.path, "instant": log.instant, "event_time": log.event_time}],
         "fell_from": freshness.regression.before if freshness.regression is not None else None,
         "future": [
             {"partition": path, "event_time": time, "at": time_text(time)}
@@ -132,19 +171,21 @@ def freshness_document(freshness: Freshness, *, partitions: bool) -> Document:
     }
     if partitions:
         document["partitions"] = [
-            {"partition": path, "view": view, **_view_document(getattr(values, view))}
+            {"partition": path, "view": view, **_view_document(getattr(values, view), freshness)}
             for path, values in freshness.partitions.items()
             for view in ("snapshot", "read_optimized")
         ]
     return document
 
 
-def _view_document(view: ViewFreshness) -> Document:
+def _view_document(view: ViewFreshness, freshness: Freshness) -> Document:
+    """Return the times of a view; `complete_until` is by the definition that counts."""
     return {
         "completion": view.completion,
-        "complete_until": time_text(view.completion),
+        "watermark": view.watermark,
+        "complete_until": known_time_text(view.complete_until(freshness.definition)),
         "freshness": view.freshness,
-        "fresh_until": time_text(view.freshness),
+        "fresh_until": known_time_text(view.freshness),
     }
 
 
@@ -196,6 +237,15 @@ def catalog_properties(freshness: Freshness) -> dict[str, str | None]:
         "lakewright.snapshot.freshness": freshness.snapshot.freshness,
         "lakewright.read_optimized.completion": freshness.read_optimized.completion,
         "lakewright.read_optimized.freshness": freshness.read_optimized.freshness,
+        "lakewright.snapshot.watermark": freshness.snapshot.watermark,
+        "lakewright.read_optimized.watermark": freshness.read_optimized.watermark,
+        "lakewright.completion.late_rows": None,
     }
+    if freshness.lateness_ms is not None:
+        times["lakewright.completion.late_rows"] = freshness.late_rows
     properties = {key: None if time is None else str(time) for key, time in times.items()}
-    return {**properties, "lakewright.freshness.as_of": freshness.as_of}
+    return {
+        **properties,
+        "lakewright.completion.definition": freshness.definition.value,
+        "lakewright.freshness.as_of": freshness.as_of,
+    }

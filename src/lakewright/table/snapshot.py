@@ -266,6 +266,13 @@ class Snapshot:
         }
         return replace(self, _commits={**unchanged, **self._commits})
 
+    def with_own_cache(self) -> Snapshot:
+        """Return the snapshot with a copy of what it has read: it does not get what is read later.
+
+        A snapshot that is sent to workers takes along all that it has read.
+        """
+        return replace(self, _commits=dict(self._commits))
+
     def commits(self, instants: Iterable[Instant]) -> list[CommitMetadata]:
         """Return the commit metadata of each of these completed writes, active or archived."""
         requested = list(instants)

@@ -202,8 +202,10 @@ def freshness_history(snapshot: Snapshot) -> list[Document]:
 
 
 def _views(record: FreshnessRecord) -> Document:
-    views = record.watermarks.views
+    views = record.watermarks.views(record.lateness_ms)
     return {
+        "snapshot_watermark": views.snapshot.watermark,
+        "read_optimized_watermark": views.read_optimized.watermark,
         "snapshot_completion": views.snapshot.completion,
         "snapshot_freshness": views.snapshot.freshness,
         "read_optimized_completion": views.read_optimized.completion,

@@ -161,7 +161,9 @@ class TableView:
         future_from_ms = self._now_ms() + tolerance
 
         def compute() -> Document:
-            freshness = compute_freshness(cached.snapshot, future_from_ms=future_from_ms)
+            freshness = compute_freshness(
+                cached.snapshot, future_from_ms=future_from_ms, options=self._options
+            )
             document = freshness_document(freshness, partitions=False)
             return {**document, "history": freshness_history(cached.snapshot)}
 

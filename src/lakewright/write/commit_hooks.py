@@ -22,6 +22,7 @@ from lakewright.model.freshness import (
     FRESHNESS_KEY,
     FreshnessRecord,
     Watermarks,
+    completion_definition,
     dropped_partitions,
     format_freshness_record,
 )
@@ -36,15 +37,16 @@ from lakewright.model.ttl import (
     path_expiry,
     ttl_settings,
 )
+from lakewright.model.watermark import WATERMARK_KEY, format_watermark_record
 from lakewright.options import settings_from
 from lakewright.storage.base import Storage, join_path, map_in_threads
-from lakewright.table.freshness import FreshnessTracker
 from lakewright.table.freshness_options import (
     SUCCESS_FILE,
     FreshnessSettings,
     call_user_function,
     load_function,
 )
+from lakewright.table.freshness_tracker import FreshnessTracker
 from lakewright.table.properties import touch_last_update_time
 from lakewright.table.snapshot import Snapshot
 from lakewright.table.transaction import Postponed, Transaction
@@ -70,10 +72,9 @@ class CommittedWrite:
         freshness: FreshnessRecord | None,
     ) -> CommittedWrite:
         """Compute the figures of a commit."""
-        watermarks = freshness.watermarks if freshness is not None else None
         zone = transaction.snapshot.config.timeline_zone
         return cls(
-            instant, metadata, freshness, *commit_figures(instant, metadata, watermarks, zone)
+            instant, metadata, freshness, *commit_figures(instant, metadata, freshness, zone)
         )
 
 
@@ -118,6 +119,7 @@ class FreshnessContributor:
         metadata: CommitMetadata,
         options: Mapping[str, str],
         marker: PartitionDoneMarker,
+        late_rows: Mapping[str, int],
     ) -> FreshnessContributor:
         """Load what the record is based on, before the lock is acquired."""
         if write_settings(transaction.snapshot.config, options).event_time is None:
@@ -130,6 +132,8 @@ class FreshnessContributor:
                 transaction.action,
                 metadata,
                 future_from_ms=transaction.writer.clock.now_ms() + settings.future_tolerance_ms,
+                options=options,
+                late_rows=late_rows,
             )
             return cls(
                 _with_open_partitions(tracker, metadata, marker) if marker.enabled else tracker
@@ -139,22 +143,27 @@ class FreshnessContributor:
             return cls(None)
 
     def extra_metadata(self, current: Snapshot) -> Mapping[str, str]:
-        """Return the record, computed for the table as it is under the lock."""
+        """Return the records, computed for the table as it is under the lock."""
         if self.tracker is None:
             return {}
         try:
-            self.record = self.tracker.record(current)
+            self.record, watermark = self.tracker.records(current)
         except LakewrightError as error:
             _warn_without_freshness(error)
             return {}
-        return {FRESHNESS_KEY: format_freshness_record(self.record)}
+        extra = {FRESHNESS_KEY: format_freshness_record(self.record)}
+        if watermark is not None:
+            extra[WATERMARK_KEY] = format_watermark_record(watermark)
+        return extra
 
 
 def _with_open_partitions(
     tracker: FreshnessTracker, metadata: CommitMetadata, marker: PartitionDoneMarker
 ) -> FreshnessTracker:
     """Add the written partitions that are to be marked as done, remove those already marked."""
-    completed = marker.completed_partitions(tracker.state.open, tracker.state.watermarks)
+    state = tracker.state
+    completion = marker.completion(state.watermarks, state.lateness_ms)
+    completed = marker.completed_partitions(state.open, completion)
     marked = {path for path in completed if marker.is_marked(path)}
     return replace(
         tracker,
@@ -193,6 +202,7 @@ class CommitReporter:
         )
 
 
+_READ_OPTIMIZED = "read_optimized"
 _SUCCESS = "_SUCCESS"
 # Marks that the function was called: Hudi readers ignore files with such names.
 _CALLED = ".lakewright_done"
@@ -202,9 +212,9 @@ _CALLED = ".lakewright_done"
 class PartitionDoneMarker:
     """Which partitions of a table are done, and how they are marked.
 
-    A partition is marked after the commit whose completion passes the end of the partition. If the
-    writer crashes between the two, the next commit marks it. A function is called until it has
-    returned once.
+    A partition is marked after the commit whose completion passes the end of the partition, unless
+    that commit itself wrote rows to it: late ones, then, and more may follow. If the writer crashes
+    between the two, the next commit marks it. A function is called until it has returned once.
     """
 
     storage: Storage
@@ -222,8 +232,11 @@ class PartitionDoneMarker:
         """Mark the partitions whose end the completion of a commit has passed."""
         record = committed.freshness
         if record is not None and self.enabled:
-            completed = self.completed_partitions(record.open, record.watermarks)
-            self.mark(completed, record.watermarks)
+            metadata = committed.metadata
+            is_service = metadata.operation in SERVICE_OPERATIONS
+            unchanged = [path for path in record.open if is_service or path not in metadata.stats]
+            completion = self.completion(record.watermarks, record.lateness_ms)
+            self.mark(self.completed_partitions(unchanged, completion), completion)
 
     @property
     def enabled(self) -> bool:
@@ -235,30 +248,31 @@ class PartitionDoneMarker:
         return tuple(path for path in partitions if self._end(path) is not None)
 
     def completed_partitions(
-        self, partitions: Iterable[str], watermarks: Watermarks
+        self, partitions: Iterable[str], completion: int | None
     ) -> tuple[str, ...]:
         """Return those partitions whose end the completion has passed."""
-        completion = self.completion(watermarks)
         if completion is None:
             return ()
         ends = {path: self._end(path) for path in partitions}
         return tuple(path for path, end in ends.items() if end is not None and end <= completion)
 
-    def completion(self, watermarks: Watermarks) -> int | None:
-        """Return the completion of the view that the settings choose."""
-        optimized = self.settings.done_view == "read_optimized"
-        return watermarks.ro_completion if optimized else watermarks.rt_completion
+    def completion(self, watermarks: Watermarks, lateness_ms: int | None) -> int | None:
+        """Return the completion of the view that the settings choose, by the table's definition."""
+        views = watermarks.views(lateness_ms)
+        is_optimized = self.settings.done_view == _READ_OPTIMIZED
+        view = views.read_optimized if is_optimized else views.snapshot
+        return view.complete_until(completion_definition(lateness_ms))
 
     def is_marked(self, partition: str) -> bool:
         """Whether a partition is already marked."""
         return self.storage.exists(join_path(partition, self._file))
 
-    def mark(self, partitions: Iterable[str], watermarks: Watermarks) -> None:
+    def mark(self, partitions: Iterable[str], completion: int | None) -> None:
         """Mark partitions as done; a failure is a warning, and the next commit tries again."""
         for path in partitions:
             try:
                 if not self.is_marked(path):
-                    self._mark(path, self.completion(watermarks))
+                    self._mark(path, completion)
             except LakewrightError as error:
                 self._warn(path, str(error))
 

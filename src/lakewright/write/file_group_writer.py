@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lakewright.errors import LakewrightError
 from lakewright.format.delete_block import DeleteRecords
 from lakewright.model.commit_metadata import WriteStat
-from lakewright.model.event_time import event_range
+from lakewright.model.event_time import count_until, event_range
 from lakewright.model.file_group import BaseFile, FileSlice, are_bucket_file_ids
 from lakewright.model.merge import MergedLogRecords, RowChangeCallback
 from lakewright.model.schema import COMMIT_TIME
@@ -49,6 +49,7 @@ class FileGroupWriter:
         self.stats: list[WriteStat] = []
         self.works: list[DeferredWork] = []
         self.notes: Counter[str] = Counter()
+        self.late_rows: Counter[str] = Counter()
 
     def status(
         self,
@@ -57,7 +58,12 @@ class FileGroupWriter:
     ) -> WriteStatus:
         """Return what the task has done so far."""
         return WriteStatus(
-            tuple(self.stats), replaced or {}, error, tuple(self.works), dict(self.notes)
+            tuple(self.stats),
+            replaced or {},
+            error,
+            tuple(self.works),
+            dict(self.notes),
+            dict(self.late_rows),
         )
 
     def defer(self, partition: PartitionState, rows: pa.Table) -> None:
@@ -127,7 +133,7 @@ class FileGroupWriter:
             num_update_writes=0,
             num_inserts=written.rows,
             num_deletes=0,
-            **self._event_times(new),
+            **self._event_times(partition, new),
         )
 
     def merge_base(
@@ -178,7 +184,7 @@ class FileGroupWriter:
             cdc_stats=None
             if cdc_log is None
             else cdc_log.write(partition, item.file_id, str(self.token)),
-            **self._event_times(pa.concat_tables(event_times) if event_times else None),
+            **self._event_times(partition, pa.concat_tables(event_times) if event_times else None),
         )
 
     def write_compacted(
@@ -203,7 +209,9 @@ class FileGroupWriter:
         stats = {
             "prev_commit": item.base.instant if item.base else _NO_PREVIOUS_COMMIT,
             "prev_base_file": item.base.name if item.base else None,
-            **self._event_times(pa.concat_tables(event_times) if event_times else None),
+            **self._event_times(
+                item.partition, pa.concat_tables(event_times) if event_times else None
+            ),
         }
         self._add_stat(item.partition, written, **stats, **facts())
 
@@ -270,7 +278,7 @@ class FileGroupWriter:
             deletes,
             compacted=compacted,
         ):
-            least_written = self._event_times(log.written).get("min_event_time")
+            least_written = self._event_times(item.partition, log.written).get("min_event_time")
             least_times = [
                 time
                 for time in (least_written, deleted_from if log.deletes else None)
@@ -297,7 +305,7 @@ class FileGroupWriter:
             "log_offset": 0,
             "base_file": "",
             "log_files": (log.file.name,),
-            **self._event_times(changed_rows),
+            **self._event_times(partition, changed_rows),
         }
         self._add_stat(partition, log, **{**stats, **overrides})
 
@@ -316,11 +324,14 @@ class FileGroupWriter:
         )
         self.stats.append(stat)
 
-    def _event_times(self, rows: pa.Table | None) -> dict[str, int | None]:
-        name = self.task.event_time
+    def _event_times(self, partition: str, rows: pa.Table | None) -> dict[str, int | None]:
+        """Return the least and the greatest event time of written rows; count the late ones."""
+        name, late_until = self.task.event_time, self.task.late_until
         if name is None or rows is None or not len(rows):
             return {}
         least, greatest = event_range(rows.column(name), name)
+        if late_until is not None and least is not None and least <= late_until:
+            self.late_rows[partition] += count_until(rows.column(name), name, late_until)
         return {"min_event_time": least, "max_event_time": greatest}
 
 

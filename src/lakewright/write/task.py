@@ -88,7 +88,8 @@ class WriteTask:
     `schema` is the table's Avro schema without meta columns. `clustering` and `compacting` are the
     file groups of pending plans: rows of the former must not change, base files of the latter must
     not be written. `early` is set if each file is checked for conflicts before it is written,
-    `attempt` if the task executes a plan.
+    `attempt` if the task executes a plan. `late_until` is the table's watermark when the write
+    began: rows with event times up to it are late.
     """
 
     snapshot: Snapshot
@@ -97,6 +98,7 @@ class WriteTask:
     settings: WriteSettings
     schema: str
     event_time: str | None = None
+    late_until: int | None = None
     ordered_deletes: bool = False
     non_blocking: bool = False
     clustering: Mapping[GroupKey, str] = field(default_factory=dict)
@@ -212,7 +214,8 @@ DeferredWork: TypeAlias = DeferredPartition | DeferredFileGroup
 class WriteStatus:
     """What one worker did: a write stat for each file, the replaced file groups, and its error.
 
-    `deferred` is work for other tasks, `notes` are counts for the commit's extra metadata.
+    `deferred` is work for other tasks, `notes` are counts for the commit's extra metadata,
+    `late_rows` are the late rows by partition.
     """
 
     stats: tuple[WriteStat, ...] = ()
@@ -220,6 +223,7 @@ class WriteStatus:
     error: LakewrightError | None = None
     deferred: tuple[DeferredWork, ...] = ()
     notes: Mapping[str, int] = field(default_factory=dict)
+    late_rows: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

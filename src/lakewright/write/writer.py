@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +12,13 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from lakewright.errors import ConflictError, CorruptError, InvalidError, UnavailableError
+from lakewright.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    LakewrightError,
+    UnavailableError,
+)
 from lakewright.format.avro.schema import arrow_schema
 from lakewright.format.schema_evolution import check_column_names, evolved
 from lakewright.format.timeline_metadata import format_commit, format_requested_replace
@@ -22,7 +29,13 @@ from lakewright.model.file_group import GroupKey
 from lakewright.model.instant import Action, Instant, InstantTime
 from lakewright.model.path_patterns import matches_any
 from lakewright.model.plans import RequestedReplace, Skip
-from lakewright.model.table_config import TableConfig, TableType
+from lakewright.model.table_config import (
+    EVENT_TIME,
+    TRACK_EVENT_TIME,
+    TableConfig,
+    TableType,
+)
+from lakewright.table.freshness import load_watermark
 from lakewright.table.markers import delete_markers_for
 from lakewright.table.options import ClusteringUpdateStrategy, Concurrency
 from lakewright.table.snapshot import FilesByPartition, Snapshot
@@ -82,8 +95,9 @@ class Commit:
     """A completed write or table service, and the services that ran after it.
 
     `files` is the number of data files that a service wrote, or deleted if it only deletes files.
-    `metrics` are the figures of the commit, if the table tracks event times. `skipped` are the
-    partitions that TTL should have deleted and did not, with what holds each.
+    `metrics` are the figures of the commit, and `event_times` the least and the greatest event time
+    of each partition, if the table tracks event times. `skipped` are the partitions that TTL should
+    have deleted and did not, with what holds each.
     """
 
     instant: InstantTime
@@ -98,6 +112,9 @@ class Commit:
     services: tuple[Commit | Skip, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
     skipped: Mapping[str, str] = field(default_factory=dict, hash=False)
+    event_times: Mapping[str, tuple[int | None, int | None]] = field(
+        default_factory=dict, hash=False
+    )
 
 
 class RowSource(Protocol):
@@ -201,6 +218,12 @@ def _plan_write(
     if request.combine and config.record_key_fields:
         settings = replace(settings, combine_before_insert=True)
     schema = _schema(snapshot, request, settings, incoming)
+    if settings.track_event_time and settings.event_time_field is None:
+        warnings.warn(
+            f"commits record no event times: {TRACK_EVENT_TIME} is set, and {EVENT_TIME} is not",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     if settings.event_time is not None and schema:
         check_event_time(arrow_schema(schema), settings.event_time)
     operation = request.operation
@@ -239,6 +262,9 @@ def _write_and_commit(
     delete_spill(task, statuses)
     raise_worker_errors(task, statuses)
     metadata = _metadata(task, request, statuses)
+    late_rows: Counter[str] = Counter()
+    for status in statuses:
+        late_rows.update(status.late_rows)
     validators: list[CommitValidator] = [ConcurrentInsertValidator(task, metadata)]
     if request.validator is not None:
         validators.insert(0, request.validator)
@@ -249,6 +275,7 @@ def _write_and_commit(
         validators,
         [TouchPartitions(task.storage, task.config, request.options)],
         began_ms=began_ms,
+        late_rows=late_rows,
     )
     return commit, transaction.after
 
@@ -261,6 +288,7 @@ def commit_with_hooks(
     hooks: Sequence[PostCommitHook] = (),
     *,
     began_ms: int | None = None,
+    late_rows: Mapping[str, int] | None = None,
 ) -> Commit:
     """Commit a write or a service with what every commit records, and run the hooks after it.
 
@@ -271,9 +299,12 @@ def commit_with_hooks(
         validators: called under the lock, before the completed file is created.
         hooks: run after the usual ones. A failing hook does not undo the commit.
         began_ms: when the write began, by the monotonic clock.
+        late_rows: how many of its rows are late, by partition.
     """
     done_marker = PartitionDoneMarker.for_table(transaction, options)
-    freshness = FreshnessContributor.prepare(transaction, metadata, options, done_marker)
+    freshness = FreshnessContributor.prepare(
+        transaction, metadata, options, done_marker, late_rows or {}
+    )
     ttl_check = TtlCheckContributor.prepare(transaction, metadata, options)
     instant = commit_with_retry(transaction, metadata, validators, (ttl_check, freshness))
     committed = CommittedWrite.create(transaction, instant, metadata, freshness.record)
@@ -314,6 +345,11 @@ def commit_result(instant: Instant, metadata: CommitMetadata) -> Commit:
         updated=sum(stat.num_update_writes or 0 for stat in stats),
         deleted=sum(stat.num_deletes or 0 for stat in stats),
         files=len(stats),
+        event_times={
+            path: times
+            for path, times in metadata.event_times_by_partition().items()
+            if times != (None, None)
+        },
     )
 
 
@@ -405,12 +441,13 @@ def _task(transaction: Transaction, request: WriteRequest, plan: WritePlan) -> W
     if writer.transaction.clustering_updates is ClusteringUpdateStrategy.ALLOW:
         clustering, planned = {}, planned.union(clustering)
     return WriteTask(
-        snapshot=snapshot,
+        snapshot=snapshot.with_own_cache(),
         instant=transaction.instant,
         operation=request.operation,
         settings=plan.settings,
         schema=plan.schema,
         event_time=plan.settings.event_time,
+        late_until=_late_until(transaction, request, plan.settings),
         ordered_deletes=request.ordered_deletes,
         non_blocking=writer.transaction.concurrency is Concurrency.NON_BLOCKING,
         clustering=clustering,
@@ -418,6 +455,19 @@ def _task(transaction: Transaction, request: WriteRequest, plan: WritePlan) -> W
         early=writer.heartbeat if writer.transaction.early_conflicts else None,
         clock=writer.clock,
     )
+
+
+def _late_until(
+    transaction: Transaction, request: WriteRequest, settings: WriteSettings
+) -> int | None:
+    """Return the watermark of the table: rows up to it are counted as late."""
+    adds_rows = request.operation not in (Operation.DELETE, Operation.DELETE_PARTITION)
+    if settings.event_time is None or not adds_rows:
+        return None
+    try:
+        return load_watermark(transaction.snapshot, request.options)
+    except LakewrightError:
+        return None  # the commit warns that it cannot record completion and freshness
 
 
 def _planned(snapshot: Snapshot) -> tuple[dict[GroupKey, str], frozenset[GroupKey]]:

@@ -70,8 +70,8 @@ Ingest: 1,000 events in 2 batches; 30 updates, 60 events late, 7 of them after n
 Incremental services: planning considered 9 of 9 partitions the first time, then 3 of 9, 2 of 8.
 Event time: 2 compactions of 5 log files, the last up to 2026-03-15 12:00; uncompacted log files \
 with newer rows: 2.
-Fast view: complete up to 2026-03-15 11:00, newest row 2026-03-15 11:59; the snapshot's newest is \
-2026-03-15 12:00.
+Fast view: complete up to 2026-03-15 11:00, by the least event time of the last commit; newest row \
+2026-03-15 11:59, the snapshot's 2026-03-15 12:00.
 Change feed: 350 changes of 4 commits, in the order in which they completed.
 TTL: deleted 2026-02-13 with 40 rows.
 Clustering: 1 completed before an ingest could, then a plan of 12 file groups was preempted by \

@@ -16,6 +16,7 @@ import lakewright
 from lakewright.cli.main import app
 from lakewright.errors import InvalidError, UnavailableError
 from lakewright.metrics.metric import Metric
+from lakewright.model.event_time import time_text
 from lakewright.model.instant import format_time
 from lakewright.storage.base import Storage
 from lakewright.storage.local import LocalStorage
@@ -24,7 +25,6 @@ from lakewright.table.freshness_report import (
     catalog_properties,
     load_freshness,
     parse_event_time,
-    time_text,
     wait_until_complete,
 )
 from lakewright.table.snapshot import load_snapshot
@@ -144,12 +144,6 @@ def test_a_moment_may_be(moment: int | str | datetime) -> None:
 def test_what_is_no_moment_is_refused() -> None:
     with pytest.raises(InvalidError, match="not a point in time"):
         parse_event_time("yesterday", load_snapshot(tracked_table().storage))
-
-
-def test_times_are_shown_in_utc_as_far_as_there_are_dates() -> None:
-    assert time_text(0) == "1970-01-01T00:00:00.000+00:00"
-    assert time_text(None) is None
-    assert time_text(10**18) is None
 
 
 _reports: list[tuple[str, int, dict[str, float]]] = []
@@ -306,6 +300,35 @@ def test_the_snapshot_view_does_not_wait_for_compactions() -> None:
     assert marks(table) == [f"{DAY}/_SUCCESS"]
 
 
+def test_the_commit_of_the_first_late_row_of_a_partition_does_not_mark_it() -> None:
+    table = tracked_table(write_options=SUCCESS)
+    table.upsert([later("z", 5, NEXT_DAY)])
+    table.upsert([later("z", 9, NEXT_DAY)])
+    table.upsert([later("a", -90)])
+    assert marks(table) == []
+    table.upsert([later("z", 11, NEXT_DAY)])
+    assert marks(table) == [f"{DAY}/_SUCCESS"]
+
+
+def test_no_commit_marks_a_partition_that_it_writes_to() -> None:
+    """Its rows are of the next day, so that completion alone would have marked it."""
+    table = tracked_table(write_options={**SUCCESS, "lakewright.partition.done.view": "snapshot"})
+    table.upsert([later("a", 5)])
+    assert marks(table) == []
+    table.upsert([later("z", 9, NEXT_DAY)])
+    assert marks(table) == [f"{DAY}/_SUCCESS"]
+
+
+def test_a_wait_for_more_than_the_snapshot_has_blames_no_log_file() -> None:
+    table = tracked_table()
+    table.upsert([tracked_row("a", 10)])
+    table.upsert([tracked_row("a", 100)])
+    table.upsert([tracked_row("z", 50, NEXT_DAY)])
+    with pytest.raises(UnavailableError, match="the last commit") as failure:
+        wait(table, TIME_ZERO + 60)
+    assert failure.value.facts["held_back_by"] == []
+
+
 def test_a_partition_lasts_for_the_interval_of_the_options() -> None:
     table = tracked_table(write_options={**SUCCESS, "lakewright.partition.done.interval": "1d10m"})
     table.upsert([later("a", -90), later("z", 5, NEXT_DAY)])
@@ -376,7 +399,9 @@ def test_a_catalog_gets_known_times_and_drops_unknown_ones() -> None:
     assert put.startswith("ALTER TABLE trips SET TBLPROPERTIES (")
     assert f"'lakewright.snapshot.completion' = '{TIME_ZERO + 10}'" in put
     assert dropped == (
-        "ALTER TABLE trips UNSET TBLPROPERTIES IF EXISTS ('lakewright.read_optimized.completion')"
+        "ALTER TABLE trips UNSET TBLPROPERTIES IF EXISTS ('lakewright.read_optimized.completion', "
+        "'lakewright.snapshot.watermark', 'lakewright.read_optimized.watermark', "
+        "'lakewright.completion.late_rows')"
     )
 
 

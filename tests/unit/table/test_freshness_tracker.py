@@ -25,6 +25,7 @@ from support.event_times import (
     NEXT_DAY,
     TIME_ZERO,
     ViewTimes,
+    ignoring_freshness_records,
     partition_view_times,
     table_freshness,
     tracked_row,
@@ -57,9 +58,7 @@ def freshness_records(table: WrittenTable) -> list[FreshnessRecord | None]:
 
 
 def without_memory(table: WrittenTable) -> tuple[ViewTimes, ViewTimes | None, ViewTimes | None]:
-    with (
-        patch("lakewright.table.freshness.parse_freshness_record", lambda extra: None),
-    ):
+    with ignoring_freshness_records():
         return everything(table)
 
 
@@ -204,7 +203,7 @@ def test_a_commit_succeeds_if_freshness_cannot_be_computed() -> None:
     table = shared()
     broken = CorruptError("an old commit cannot be read")
     with (
-        patch("lakewright.table.freshness.load_state", side_effect=broken),
+        patch("lakewright.table.freshness_tracker.load_state", side_effect=broken),
         pytest.warns(RuntimeWarning, match="does not record completion"),
     ):
         table.upsert([tracked_row("z", 60, NEXT_DAY)])
@@ -358,16 +357,16 @@ def remove_missing_partitions(table: WrittenTable) -> None:
 @pytest.mark.parametrize("tracks", [True, False], ids=["ours", "of one that keeps nothing"])
 def test_what_a_plan_forgot_still_waits(tracks: bool) -> None:
     table = shared()
-    table.upsert([tracked_row("z", 60, NEXT_DAY)])
+    table.upsert([tracked_row("z", 160, NEXT_DAY)])
     runner = table.services({**only(NEXT_DAY), **({} if tracks else untracked_options(table))})
     planned = runner.schedule("compaction")
     assert isinstance(planned, Instant)
     remove_missing_partitions(table)
     runner.execute(planned.requested_at)
-    assert view_times(table) == (60, 100, 99, 60)
-    table.upsert([tracked_row("z", 70, NEXT_DAY)])
+    assert view_times(table) == (160, 160, 99, 160)
+    table.upsert([tracked_row("z", 170, NEXT_DAY)])
     assert table.services(COMPACT_EVERY_COMMIT).run("compaction")
-    assert view_times(table) == (70, 100, 99, 70)
+    assert view_times(table) == (170, 170, 99, 170)
     assert [
         log_file.event_time for log_file in blocking_log_files(load_snapshot(table.storage), 9)
     ] == [TIME_ZERO + 100]

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from math import inf
 
+from lakewright.clock import zone_of
 from lakewright.errors import InvalidError
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata, WriteStat
+from lakewright.model.event_time import time_text
 from lakewright.model.file_group import FileSlice, LogFile, TimelineView
 from lakewright.model.instant import (
     Action,
@@ -29,19 +31,27 @@ from lakewright.model.instant import (
     format_time,
     full_time,
     is_time,
+    moment_ms,
     parse_time,
 )
-from lakewright.model.plans import EVENT_TIME_THRESHOLD, EXACT_SPLIT, PLANNED_AT, WIDENED, Skip
+from lakewright.model.plans import (
+    EVENT_TIME_THRESHOLD,
+    EVENT_TIME_THRESHOLD_MS,
+    EXACT_SPLIT,
+    PLANNED_AT,
+    WIDENED,
+    Skip,
+)
 from lakewright.model.table_config import IndexType, MergeMode
 from lakewright.services.base import PlanningContext
 from lakewright.services.compaction.options import CompactionSettings, earlier
 from lakewright.services.compaction.strategies import Candidate, Unbounded, candidate
 from lakewright.services.planning import SkippedPartitions
 from lakewright.table.archived_timeline import load_manifest
-from lakewright.table.freshness import load_existing_commits
 from lakewright.table.rollback import load_rollbacks
 from lakewright.table.snapshot import DataFile, Snapshot
 from lakewright.table.time_generator import next_instant_time
+from lakewright.table.uncompacted_logs import load_existing_commits
 from lakewright.write.options import write_settings
 
 
@@ -177,7 +187,6 @@ def _next_unused(instant: InstantTime, constraints: TimelineConstraints) -> str:
 
 # The strategy, and the candidates of a plan
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OPTIONS = "hoodie.compaction.event.time."
 
 
@@ -195,7 +204,7 @@ class EventTimeBasedCompactionStrategy(Unbounded):
         self, compaction_instant: str, settings: CompactionSettings
     ) -> str:
         """Return the threshold as an instant: base files are to hold all rows before it."""
-        fixed, now = settings.threshold, parse_time(compaction_instant, self.zone)
+        fixed = settings.threshold
         derived = settings.lateness_ms is not None or settings.rounding is not None
         if fixed is not None and derived:
             raise InvalidError(
@@ -203,16 +212,27 @@ class EventTimeBasedCompactionStrategy(Unbounded):
                 option=f"{_OPTIONS}threshold",
                 also=[f"{_OPTIONS}lateness", f"{_OPTIONS}floor"],
             )
-        if fixed is not None:
-            return (
-                fixed if is_time(fixed) else format_time(datetime.fromisoformat(fixed), self.zone)
-            )
-        if not derived:
+        if fixed is not None and is_time(fixed):
+            return fixed
+        if fixed is None and not derived:
             raise InvalidError(
                 "a compaction by event time needs a threshold: set one of these options",
                 options=[f"{_OPTIONS}{name}" for name in ("threshold", "lateness", "floor")],
             )
-        return format_time(earlier(now, settings.lateness_ms, settings.rounding), self.zone)
+        return format_time(_threshold_moment(compaction_instant, settings, self.zone), self.zone)
+
+
+def _threshold_moment(
+    compaction_instant: str, settings: CompactionSettings, zone: tzinfo
+) -> datetime:
+    """Return the threshold that options give as a time with its zone, or derive from the present.
+
+    An instant in local time cannot express which of two it is where daylight saving repeats it.
+    """
+    if settings.threshold is not None and not is_time(settings.threshold):
+        return datetime.fromisoformat(settings.threshold)
+    now = parse_time(compaction_instant, zone)
+    return earlier(now, settings.lateness_ms, settings.rounding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +264,10 @@ def threshold_of(
             threshold=instant,
             now=context.instant,
         )
+    if settings.threshold is None or not is_time(settings.threshold):
+        moment = _threshold_moment(context.instant, settings, strategy.zone)
+        if format_time(moment, strategy.zone) == instant:
+            return EventTimeLimit(instant, moment_ms(moment))
     return EventTimeLimit(instant, epoch_ms(instant, strategy.zone))
 
 
@@ -291,9 +315,10 @@ def placed_candidates(
         candidate(group.slice_at(placement.instant), settings.max_file_size, placement.instant)
         for group in selected
     ]
-    return PlacedCandidates(
-        candidates, _plan_metadata(placement, threshold, settings, context.instant)
-    )
+    extra = _plan_metadata(placement, threshold, settings, context.instant)
+    if epoch_ms(threshold.instant, zone_of(context.snapshot.config.timeline_zone)) != threshold.ms:
+        extra[EVENT_TIME_THRESHOLD_MS] = str(threshold.ms)
+    return PlacedCandidates(candidates, extra)
 
 
 def _has_buckets(context: PlanningContext) -> bool:
@@ -319,11 +344,10 @@ def _why_nothing(groups: Sequence[GroupLogs], threshold: EventTimeLimit) -> str:
         return "nothing to compact: no log files"
     if stats.min_event_time is None:
         return "nothing to compact: log files hold only deletes that base files reflect already"
-    moment = _EPOCH + timedelta(milliseconds=stats.min_event_time)
     return (
         f"nothing to compact before {threshold.instant}: the least event time is "
         f"{stats.min_event_time} "
-        f"({moment.isoformat(timespec='milliseconds')}) in log file {log.name} of partition "
+        f"({time_text(stats.min_event_time)}) in log file {log.name} of partition "
         f"{group.slice.partition!r}, written by {log.instant}, which stays uncompacted until the "
         "threshold is above that"
     )

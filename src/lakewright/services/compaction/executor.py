@@ -55,6 +55,7 @@ from lakewright.model.merge import (
 )
 from lakewright.model.plans import (
     EVENT_TIME_THRESHOLD,
+    EVENT_TIME_THRESHOLD_MS,
     EXACT_SPLIT,
     CompactionOperation,
     CompactionPlan,
@@ -283,6 +284,8 @@ class _KeysInBase:
 BEYOND = "lakewright.event.time.beyond"
 DROPPED = "lakewright.event.time.deletes.dropped"
 _MB = 1 << 20
+# Of the extra metadata of a plan by event time.
+_COPIED_TO_COMMIT = (EVENT_TIME_THRESHOLD, EVENT_TIME_THRESHOLD_MS, EXACT_SPLIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +318,7 @@ def execute_compaction(context: ExecutionContext, plan: CompactionPlan) -> Commi
     metadata = run_rewrite(
         context, task, partial(_compact_group, task, threshold), works, size=_read_bytes
     )
-    extra = {k: v for k, v in plan.extra.items() if k in (EVENT_TIME_THRESHOLD, EXACT_SPLIT)}
+    extra = {k: v for k, v in plan.extra.items() if k in _COPIED_TO_COMMIT}
     return replace(metadata, extra={**metadata.extra, **extra})
 
 
@@ -360,7 +363,8 @@ def _split_threshold(task: WriteTask, plan: CompactionPlan) -> EventTimeThreshol
             threshold=threshold,
             event_time=task.event_time,
         )
-    ms = epoch_ms(threshold, zone_of(task.config.timeline_zone))
+    exact = plan.extra.get(EVENT_TIME_THRESHOLD_MS)
+    ms = int(exact) if exact else epoch_ms(threshold, zone_of(task.config.timeline_zone))
     return EventTimeThreshold(
         task.event_time, ms, in_order=task.merge_rule.ordering == (task.event_time,)
     )

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from lakewright.errors import InvalidError
 from lakewright.model.instant import full_time, is_time
 from lakewright.options import (
     at_least,
@@ -63,9 +64,17 @@ def parse_threshold(text: str) -> str:
 
 
 def earlier(moment: datetime, lateness_ms: int | None, floor: ThresholdRounding | None) -> datetime:
-    """Return a moment less the allowed lateness, rounded down."""
-    latest = moment - timedelta(milliseconds=lateness_ms or 0)
-    return floor.round_down(latest) if floor is not None else latest
+    """Return a moment less the allowed lateness, rounded down; InvalidError if before year 1."""
+    try:
+        # In UTC: local time is not even where daylight saving begins or ends.
+        latest = moment.astimezone(UTC) - timedelta(milliseconds=lateness_ms or 0)
+        return floor.round_down(latest) if floor is not None else latest
+    except OverflowError as error:
+        raise InvalidError(
+            "the threshold lies before year 1: give a shorter lateness",
+            option="hoodie.compaction.event.time.lateness",
+            lateness_ms=lateness_ms,
+        ) from error
 
 
 TRIGGER = "hoodie.compact.inline.trigger.strategy"

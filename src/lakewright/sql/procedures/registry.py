@@ -193,10 +193,20 @@ def _show_debt(table: Table, arguments: Arguments) -> Rows:
 
 def _show_freshness(table: Table, arguments: Arguments) -> Rows:
     freshness = table.freshness()
-    whole_table = PartitionFreshness(freshness.snapshot, freshness.read_optimized)
+    whole_table = PartitionFreshness(
+        freshness.snapshot, freshness.read_optimized, freshness.late_rows
+    )
     partitions = islice(freshness.partitions.items(), row_limit(arguments))
     return [
-        (path, name, view.completion, view.freshness)
+        (
+            path,
+            name,
+            view.completion,
+            view.freshness,
+            view.watermark,
+            values.late_rows,
+            freshness.definition.value,
+        )
         for path, values in (("", whole_table), *partitions)
         for name, view in (
             ("snapshot", values.snapshot),
@@ -300,7 +310,8 @@ PROCEDURES: dict[str, Procedure] = {
             "show_freshness",
             "completion and freshness of both views: of the table, then of partitions",
             (*TABLE, LIMIT, FILTER),
-            "partition STRING, view STRING, completion BIGINT, freshness BIGINT",
+            "partition STRING, view STRING, completion BIGINT, freshness BIGINT, "
+            "watermark BIGINT, late_rows BIGINT, definition STRING",
             _show_freshness,
         ),
         Procedure(

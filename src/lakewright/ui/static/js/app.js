@@ -98,7 +98,7 @@ class TableView {
       this.tiles.last.tell(newest ? ago(newest.completed_ms, now) : "never", newest ? (newest.rows === undefined ? "" : `${some(newest.rows, "row")}, took ${span(newest.completed_ms - newest.requested_ms)}`) : "nothing was written yet", newest ? exact(newest.completed_ms) : "");
     }
     if (freshness) {
-      const [snapshot, optimized] = freshness.views.map((each) => each.completion);
+      const [snapshot, optimized] = freshness.views.map((each) => (freshness.definition === "watermark" ? each.watermark : each.completion));
       this.tiles.complete.tell(snapshot === null ? "unknown" : `${span(now - snapshot)} ago`, snapshot === null ? "no event times are tracked" : optimized === null ? "snapshot view" : `read-optimized: ${span(now - optimized)} ago`, exact(snapshot));
     }
     if (plans) {

@@ -63,14 +63,20 @@ const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "
 
 export const day = (ms) => { const at = new Date(ms); return `${at.getDate()} ${MONTHS[at.getMonth()]}`; };
 
+// Event times may lie anywhere: only those of the years 1 to 9999 have a date here.
+export const isDated = (ms) => ms !== null && ms !== undefined && ms >= -62_135_596_800_000 && ms <= 253_402_300_799_999;
+
+const undated = (ms) => (ms < 0 ? "before year 1" : "after year 9999");
+
 export function when(ms) {
   if (ms === null || ms === undefined) return "–";
+  if (!isDated(ms)) return undated(ms);
   const at = new Date(ms);
   const year = at.getFullYear() === new Date().getFullYear() ? "" : ` ${at.getFullYear()}`;
   return `${day(ms)}${year} ${clock(ms)}`;
 }
 
-export const exact = (ms) => (ms === null || ms === undefined ? "" : new Date(ms).toISOString());
+export const exact = (ms) => (ms === null || ms === undefined ? "" : isDated(ms) ? new Date(ms).toISOString() : undated(ms));
 
 export function zone() {
   const minutes = -new Date().getTimezoneOffset();
@@ -84,12 +90,12 @@ const NICE = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 108
 
 // Where an axis is marked, and what is written there.
 export function ticks(from, to, most) {
-  const step = NICE.find((each) => (to - from) / each <= most) ?? NICE.at(-1);
+  const step = NICE.find((each) => (to - from) / each <= most) ?? NICE.at(-1) * Math.ceil((to - from) / most / NICE.at(-1));
   const offset = new Date(from).getTimezoneOffset() * 60_000;
   const marks = [];
   for (let at = Math.ceil((from - offset) / step) * step + offset; at <= to; at += step) marks.push(at);
   const midnight = (at) => clock(at) === "00:00:00";
-  return marks.map((at) => ({ at, text: step >= 86_400_000 || midnight(at) ? day(at) : clock(at, { seconds: step < 60_000 }) }));
+  return marks.map((at) => ({ at, text: step >= NICE.at(-1) ? String(new Date(at).getFullYear()) : step >= 86_400_000 || midnight(at) ? day(at) : clock(at, { seconds: step < 60_000 }) }));
 }
 
 export const KINDS = {

@@ -1,15 +1,17 @@
 // Completion and freshness of the two views over time, from what commits keep.
 
 import { empty, failure, h, hideTip, panel, put, s, showTip } from "./dom.js";
-import { ago, clock, day, some, span, ticks, when } from "./format.js";
+import { ago, clock, day, isDated, some, span, ticks, when } from "./format.js";
 import { look } from "./api.js";
 
-const SERIES = [
+// Completion has two definitions; the page shows the one that the table goes by.
+const LAST_COMMIT = [
   ["snapshot_freshness", "snapshot", "Snapshot: newest row", "fresh"],
   ["snapshot_completion", "snapshot", "Snapshot: complete until", "complete"],
   ["read_optimized_freshness", "optimized", "Read-optimized: newest row", "fresh"],
   ["read_optimized_completion", "optimized", "Read-optimized: complete until", "complete"],
 ];
+const WATERMARK = LAST_COMMIT.map(([key, view, name, kind]) => [key.replace("completion", "watermark"), view, name.replace("complete until", "watermark"), kind]);
 const LEFT = 74, RIGHT = 14, TOP = 10, BOTTOM = 26, HEIGHT = 250, LATEST = 60, FEW = 5;
 
 export function freshnessPanel(context) {
@@ -18,7 +20,8 @@ export function freshnessPanel(context) {
   const legend = h("p", { class: "note" });
   const table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Freshness as a list" });
   const listed = h("details", { class: "as-list" }, h("summary", null, "As a list"), table);
-  const shown = new Set(SERIES.map(([key]) => key));
+  const shown = new Set([...LAST_COMMIT, ...WATERMARK].map(([key]) => key));
+  let series = LAST_COMMIT;
   let points = [], found = null, all = false, now = Date.now();
   const range = (id, text, value) => h("button", { type: "button", id, class: "tool", "aria-pressed": String(all === value), onclick: () => { all = value; for (const each of ranges) each.setAttribute("aria-pressed", String((each.id === "freshness-all") === all)); draw(); } }, text);
   const ranges = [range("freshness-latest", "Latest", false), range("freshness-all", "All", true)];
@@ -38,7 +41,7 @@ export function freshnessPanel(context) {
 
   function draw() {
     const known = visible();
-    const values = known.flatMap((each) => SERIES.filter(([key]) => shown.has(key)).map(([key]) => each[key])).filter((value) => value !== null);
+    const values = known.flatMap((each) => series.filter(([key]) => shown.has(key)).map(([key]) => each[key])).filter(isDated);
     if (!points.length || !known.length) {
       put(plot, empty("No commit keeps completion or freshness", "They are kept where a table tracks event times: create it with event_time, and every commit tells up to when each view is complete."));
       put(legend);
@@ -61,16 +64,16 @@ export function freshnessPanel(context) {
     const lines = s("g", { "clip-path": "url(#chart)" });
     // Where a commit would be that holds all rows up to its own time.
     lines.append(s("line", { class: "ideal", x1: x(first), y1: y(first), x2: x(last), y2: y(last) }));
-    for (const [key, view, , kind] of SERIES) {
+    for (const [key, view, , kind] of series) {
       if (!shown.has(key)) continue;
       let path = "", on = false;
       for (const each of known) {
-        if (each[key] === null) { on = false; continue; }
+        if (!isDated(each[key])) { on = false; continue; }
         path += on ? `H${x(each.at_ms).toFixed(1)}V${y(each[key]).toFixed(1)}` : `M${x(each.at_ms).toFixed(1)},${y(each[key]).toFixed(1)}`;
         on = true;
       }
       lines.append(s("path", { d: path, class: `line v-${view} ${kind}`, "data-series": key }));
-      if (known.length < 90) for (const each of known) if (each[key] !== null) lines.append(s("circle", { cx: x(each.at_ms), cy: y(each[key]), r: 2.2, class: `dot v-${view}` }));
+      if (known.length < 90) for (const each of known) if (isDated(each[key])) lines.append(s("circle", { cx: x(each.at_ms), cy: y(each[key]), r: 2.2, class: `dot v-${view}` }));
     }
     const cross = s("line", { class: "cross", y1: TOP, y2: TOP + high, visibility: "hidden" });
     drawing.append(lines, cross);
@@ -80,14 +83,14 @@ export function freshnessPanel(context) {
       cross.setAttribute("x1", x(nearest.at_ms));
       cross.setAttribute("x2", x(nearest.at_ms));
       cross.setAttribute("visibility", "visible");
-      showTip(event, when(nearest.at_ms), ...SERIES.map(([key, , name]) => `${name} ${nearest[key] === null ? "unknown" : `${when(nearest[key])} (${span(nearest.at_ms - nearest[key])} behind)`}`));
+      showTip(event, when(nearest.at_ms), ...series.map(([key, , name]) => `${name} ${nearest[key] === null ? "unknown" : !isDated(nearest[key]) ? when(nearest[key]) : `${when(nearest[key])} (${span(nearest.at_ms - nearest[key])} behind)`}`));
     });
     drawing.addEventListener("pointerleave", () => { hideTip(); cross.setAttribute("visibility", "hidden"); });
     put(plot, drawing);
   }
 
   function drawLegend() {
-    put(legend, h("span", { class: "legend" }, SERIES.map(([key, view, name, kind]) => {
+    put(legend, h("span", { class: "legend" }, series.map(([key, view, name, kind]) => {
       const box = h("input", { type: "checkbox", checked: shown.has(key), id: `show-${key}`, onchange: () => { if (box.checked) shown.add(key); else shown.delete(key); draw(); } });
       return h("label", { class: "check" }, box, h("i", { class: `rule v-${view} ${kind}` }), name);
     })), h("span", { class: "hint" }, "Up: event time. Across: when the commit completed. Dotted: no delay at all."));
@@ -96,18 +99,22 @@ export function freshnessPanel(context) {
   function drawTiles() {
     if (!points.length && found.views.every((each) => each.completion === null && each.freshness === null)) return put(tiles);
     const told = { snapshot: "Snapshot view", read_optimized: "Read-optimized view" };
+    const byWatermark = found.definition === "watermark";
+    const until = (each) => (byWatermark ? each.watermark : each.completion);
+    const text = (ms) => (ms === null ? "completion unknown" : `complete until ${isDated(ms) ? `${day(ms)} ${clock(ms)}` : when(ms)}`);
     put(tiles, found.views.map((each) => h("div", { class: `view v-${each.view === "snapshot" ? "snapshot" : "optimized"}` },
       h("span", { class: "tile-name" }, told[each.view]),
-      h("strong", null, each.completion === null ? "completion unknown" : `complete until ${day(each.completion)} ${clock(each.completion)}`),
-      h("span", { class: "hint" }, each.completion === null ? "" : `${span(now - each.completion)} behind`, each.freshness === null ? "" : ` · newest row ${ago(each.freshness, now)}`))),
+      h("strong", null, text(until(each))),
+      h("span", { class: "hint" }, isDated(until(each)) ? `${span(now - until(each))} behind` : "", each.freshness === null ? "" : ` · newest row ${isDated(each.freshness) ? ago(each.freshness, now) : when(each.freshness)}`))),
+    h("p", { class: "hint definition" }, byWatermark ? `Completion is the watermark: the greatest event time less ${span(found.lateness_ms)}. Rows that came later than that: ${found.late_rows}.` : "Completion is the least event time of the last commit."),
     found.waiting.length ? h("p", { class: "hint held" }, `Held back by ${found.waiting[0].path}`) : null);
   }
 
   function drawList() {
     if (!listed.open) return;
     put(table, h("table", null,
-      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Commit"), SERIES.map(([, , name]) => h("th", { scope: "col" }, name)))),
-      h("tbody", null, [...points].reverse().slice(0, 200).map((each) => h("tr", null, h("td", null, when(each.at_ms)), SERIES.map(([key]) => h("td", null, when(each[key]))))))));
+      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Commit"), series.map(([, , name]) => h("th", { scope: "col" }, name)))),
+      h("tbody", null, [...points].reverse().slice(0, 200).map((each) => h("tr", null, h("td", null, when(each.at_ms)), series.map(([key]) => h("td", null, when(each[key]))))))));
   }
   listed.addEventListener("toggle", drawList);
   new ResizeObserver(() => points.length && draw()).observe(plot);
@@ -116,6 +123,7 @@ export function freshnessPanel(context) {
     try {
       found = await look(`/${context.number}/freshness`);
       points = found.history;
+      series = found.definition === "watermark" ? WATERMARK : LAST_COMMIT;
       now = context.now();
       context.told("freshness", found);
       drawTiles();
