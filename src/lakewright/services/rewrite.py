@@ -84,19 +84,22 @@ def _process_item(
         token = replace(token, stage=task.attempt.number)
     groups = FileGroupWriter(task, token)
     try:
-        _check_stop_requested(task)
+        _check_may_go_on(task)
         do(item, groups)
     except LakewrightError as error:
         return groups.status(error=error)
     return groups.status()
 
 
-def _check_stop_requested(task: WriteTask) -> None:
-    """Raise ConflictError if another process has requested the rollback of the plan.
+def _check_may_go_on(task: WriteTask) -> None:
+    """Raise ConflictError if the execution can no longer commit, or is asked to stop.
 
     This is called before each file group.
     """
-    if task.attempt is None or not task.attempt.stoppable:
+    if task.attempt is None:
+        return
+    task.attempt.check_alive(task.storage, task.clock)
+    if not task.attempt.stoppable:
         return
     current = replace(task.snapshot, timeline=load_timeline(task.storage, task.config))
     rollback = pending_rollback_of(current, task.instant)
