@@ -24,6 +24,11 @@ WIDENED = "lakewright.event.time.widened"
 SERVICE_KEY = "lakewright.service"
 # Extra metadata: the missing partitions by the reason why planning skipped them, as JSON.
 MISSING_REASONS = "lakewright.missing.reasons"
+# Extra metadata of a commit: the partitions in which writers have preempted cancellable plans, with
+# how often in a row, as JSON.
+PREEMPTED = "lakewright.preempted"
+# Extra metadata: a plan that would be cancellable, but was preempted too often.
+ESCALATED = "lakewright.plan.escalated"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from lakewright.model.commit_metadata import DELETE_PARTITION, CommitMetadata, i
 from lakewright.model.instant import Action, Instant
 from lakewright.model.plans import SERVICE_KEY, ClusteringPlan, CompactionPlan
 from lakewright.model.table_config import TableType
+from lakewright.table.preemption import parse_preempted
 from lakewright.table.snapshot import Snapshot
 
 Plan = CompactionPlan | ClusteringPlan
@@ -54,6 +55,8 @@ def partitions_since(
     carried_over = {
         *(plan.missing_partitions or ()),
         *_partitions_with_new_logs(snapshot, last, plan),
+        # A write that has preempted the plan there may have failed since.
+        *(parse_preempted(snapshot.commits([last])[0].extra) if plan.cancellable else ()),
     }
     return window_partitions(commits, carried_over, last.requested_at)
 

@@ -34,10 +34,16 @@ from lakewright.errors import ConflictError, LakewrightError, UnavailableError
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import parse_data_file
 from lakewright.model.instant import WRITE_ACTIONS, Instant, InstantTime, State
-from lakewright.model.plans import ClusteringPlan, CompactionPlan, RollbackCause
+from lakewright.model.plans import RollbackCause
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import Storage, split_path
-from lakewright.table.conflicts import ConflictChecker, operation_of_plan
+from lakewright.table.conflicts import (
+    ConflictChecker,
+    Plan,
+    PreemptedError,
+    operation_of_plan,
+    without_groups,
+)
 from lakewright.table.heartbeat import check_execution_alive
 from lakewright.table.instant_files import all_files_present
 from lakewright.table.locks.base import Lock
@@ -204,11 +210,16 @@ class PlanTransaction(Transaction):
                 # the heartbeat file may be its own.
                 self.stop_heartbeat(leave_file=True)
 
-    def check_preemption(self, plan: CompactionPlan | ClusteringPlan) -> None:
-        """Raise ConflictError if a write has preempted a cancellable plan before it starts."""
-        if self.cancellable:
-            pending = self._pending(State.INFLIGHT)
-            transaction = self.writer.transaction
+    def without_preempted(self, plan: Plan) -> Plan:
+        """Return what writes have left of a cancellable plan before it starts.
+
+        Raises PreemptedError if that is nothing.
+        """
+        if not self.cancellable:
+            return plan
+        pending = self._pending(State.INFLIGHT)
+        transaction = self.writer.transaction
+        try:
             ConflictChecker(self._base_timeline, self.snapshot).check_operation(
                 pending,
                 operation_of_plan(pending, plan),
@@ -217,6 +228,12 @@ class PlanTransaction(Transaction):
                 is ClusteringUpdateStrategy.REJECT,
                 live=self._higher_priority_writes(self.snapshot) or frozenset(),
             )
+        except PreemptedError as error:
+            rest = without_groups(plan, error.groups)
+            if rest is None:
+                raise
+            return rest
+        return plan
 
     def _higher_priority_writes(self, current: Snapshot) -> frozenset[str] | None:
         if not self.cancellable:

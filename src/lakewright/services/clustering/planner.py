@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import IntEnum
 from itertools import groupby
 
 from lakewright.model.file_group import FileSlice, GroupKey
 from lakewright.model.instant import Action
 from lakewright.model.plans import (
+    ESCALATED,
     ClusteringGroup,
     ClusteringPlan,
     ClusteringSlice,
@@ -124,6 +126,60 @@ def _split(partitions: Sequence[str], chosen: Sequence[str]) -> Filtered:
     return sorted(distinct), sorted(set(partitions) - distinct)
 
 
+# Partitions in which writers preempt cancellable plans.
+
+_AFTER_OTHERS = "planned after the others"
+
+
+class Turn(IntEnum):
+    """In which order partitions are planned; a plan has partitions of one turn only."""
+
+    FIRST = 0
+    PREEMPTED = 1
+    ESCALATED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Preemptions:
+    """How often in a row writers have preempted plans, by partition.
+
+    After `escalate_after` times a plan is one that writers wait for; 0: never.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict, hash=False)
+    escalate_after: int = 0
+
+    def turn(self, partition: str) -> Turn:
+        """Return when a partition is planned."""
+        count = self.counts.get(partition, 0)
+        if self.escalate_after and count >= self.escalate_after:
+            return Turn.ESCALATED
+        return Turn.PREEMPTED if count else Turn.FIRST
+
+    def in_order(self, partitions: Iterable[str]) -> list[str]:
+        """Return partitions in the order to plan them: what was preempted most often comes last."""
+        return sorted(partitions, key=lambda path: (self.counts.get(path, 0), path))
+
+    def max_slices(self, partition: str, slices: int) -> int:
+        """Return how many slices a group may have: half as many after each preemption.
+
+        The smaller a group, the shorter it takes, and the fewer writes change one of its slices.
+        """
+        return max(2, slices >> min(self.counts.get(partition, 0), _MAX_HALVINGS))
+
+    def reason(self, partition: str) -> str:
+        """Return why a partition is left to a later plan."""
+        return f"preempted {self.counts.get(partition, 0)} times, {_AFTER_OTHERS}"
+
+
+def is_left_to_next_plan(reason: str) -> bool:
+    """Whether a partition was skipped only to be planned after the others."""
+    return reason.endswith(_AFTER_OTHERS)
+
+
+_MAX_HALVINGS = 30
+
+
 # Grouping of small file slices.
 
 
@@ -160,31 +216,37 @@ def plan_clustering(
     path_of: Callable[[str], str],
     filtered: Mapping[str, str] | None = None,
     default_size: int = 125_829_120,
+    preemptions: Preemptions | None = None,
 ) -> ClusteringPlan | Skip:
     """Group the newest file slices of some partitions into a plan.
 
     `locked` maps the file groups of pending plans to these plans, `filtered` maps partitions to why
     they are skipped, `path_of` makes a path absolute, and `default_size` is the assumed size of a
-    slice without a base file.
+    slice without a base file. `preemptions` say in which partitions writers were faster before:
+    these are planned once there is nothing else to plan, in smaller groups.
 
     A partition is missing if the plan leaves out a file slice of it that is to be clustered. That
     does not apply to large files, nor to single files if `single_groups` is off: the next plan need
     not check them again before another write.
     """
     skipped = SkippedPartitions(dict(filtered or {}))
-    ordered = sorted(slices, key=lambda item: (item.partition, item.file_id))
+    preempted = preemptions or Preemptions()
+    candidates: dict[str, list[list[FileSlice]]] = {}
+    for partition, small in _small_slices(slices, settings, locked, skipped):
+        max_slices = preempted.max_slices(partition, len(small))
+        found = list(_slice_groups(small, settings, default_size, max_slices))
+        if found:
+            candidates[partition] = found
+    turn = min(map(preempted.turn, candidates), default=Turn.FIRST)
     groups: list[ClusteringGroup] = []
-    for partition, partition_slices in groupby(ordered, key=lambda item: item.partition):
-        small = []
-        for item in partition_slices:
-            holder = locked.get((partition, item.file_id))
-            if not _is_small(item, settings):
-                continue
-            if holder is not None:
-                skipped.add(partition, f"held by {holder}")
-                continue
-            small.append(item)
-        for group_slices in _slice_groups(small, settings, default_size):
+    for partition in preempted.in_order(candidates):
+        if preempted.turn(partition) is not turn:
+            skipped.add(partition, preempted.reason(partition))
+            continue
+        if partition in preempted.counts:
+            # The files that these groups leave may be clustered further.
+            skipped.add(partition, "clustered in smaller groups, as writers preempted larger ones")
+        for group_slices in candidates[partition]:
             if len(groups) < settings.max_groups:
                 groups.append(_group(group_slices, settings, path_of, default_size))
             else:
@@ -194,9 +256,28 @@ def plan_clustering(
     return ClusteringPlan(
         groups=tuple(groups),
         strategy=ClusteringStrategy(class_name=settings.execution_class, params=settings.params),
-        extra=skipped.to_extra_metadata() if window.records_missing else {},
+        extra={
+            **(skipped.to_extra_metadata() if window.records_missing else {}),
+            **({ESCALATED: "true"} if turn is Turn.ESCALATED else {}),
+        },
         missing_partitions=skipped.partitions if window.records_missing else None,
     )
+
+
+def _small_slices(
+    slices: Iterable[FileSlice],
+    settings: ClusteringSettings,
+    locked: Mapping[GroupKey, str],
+    skipped: SkippedPartitions,
+) -> Iterator[tuple[str, list[FileSlice]]]:
+    """Yield the slices of each partition that are to be clustered and that no plan locks."""
+    ordered = sorted(slices, key=lambda item: (item.partition, item.file_id))
+    for partition, partition_slices in groupby(ordered, key=lambda item: item.partition):
+        small = [item for item in partition_slices if _is_small(item, settings)]
+        for item in small:
+            if (partition, item.file_id) in locked:
+                skipped.add(partition, f"held by {locked[partition, item.file_id]}")
+        yield partition, [item for item in small if (partition, item.file_id) not in locked]
 
 
 def _no_plan(skipped: SkippedPartitions) -> Skip:
@@ -214,14 +295,17 @@ def _is_small(item: FileSlice, settings: ClusteringSettings) -> bool:
 
 
 def _slice_groups(
-    slices: Sequence[FileSlice], settings: ClusteringSettings, default_size: int
+    slices: Sequence[FileSlice],
+    settings: ClusteringSettings,
+    default_size: int,
+    max_slices: int,
 ) -> Iterator[list[FileSlice]]:
     """Split the slices of one partition into groups of at most `group_bytes`."""
     group: list[FileSlice] = []
     total = 0
     for item in sorted(slices, key=lambda item: _order(item, settings.slice_order, default_size)):
         size = _base_size(item, default_size)
-        if group and total + size > settings.group_bytes:
+        if group and (total + size > settings.group_bytes or len(group) >= max_slices):
             yield from _if_worthwhile(group, total, settings)
             group, total = [], 0
         group.append(item)

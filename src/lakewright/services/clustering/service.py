@@ -22,6 +22,7 @@ from lakewright.services.clustering.options import (
     commits_to_wait_for,
 )
 from lakewright.services.clustering.planner import (
+    Preemptions,
     check_clustering_trigger,
     choose_partitions,
     plan_clustering,
@@ -33,6 +34,8 @@ from lakewright.services.planning import (
     locked_file_groups,
 )
 from lakewright.storage.base import Storage
+from lakewright.table.options import plan_settings
+from lakewright.table.preemption import preempted_partitions
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.write.options import write_settings
 
@@ -94,7 +97,16 @@ def _plan(
         filtered=filtered,
         path_of=lambda path: _absolute(snapshot.storage, path),
         default_size=write.max_file_size,
+        preemptions=_preemptions(context),
     )
+
+
+def _preemptions(context: PlanningContext) -> Preemptions:
+    plans = plan_settings(context.snapshot.config, context.options)
+    if not plans.cancellable:
+        return Preemptions()
+    counts = preempted_partitions(context.snapshot, Action.CLUSTERING)
+    return Preemptions(counts, plans.escalate_after)
 
 
 def _partitions_to_check(

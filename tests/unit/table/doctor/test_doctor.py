@@ -15,7 +15,7 @@ from lakewright.model.instant import Instant, State
 from lakewright.model.plans import CompactionPlan
 from lakewright.storage.base import Storage
 from lakewright.storage.factory import storage_for
-from lakewright.storage.memory import _AREAS, MemoryStorage
+from lakewright.storage.memory import MemoryStorage
 from lakewright.table.doctor.checks import SILENT_MS
 from lakewright.table.doctor.doctor import examine, repair
 from lakewright.table.doctor.findings import Diagnosis, Finding, FindingKind, Severity
@@ -25,7 +25,7 @@ from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
 from support.faults import each_crash
 from support.golden import NAMES, GoldenTables, upload
-from support.tables import NO_SERVICES, WrittenTable, row
+from support.tables import NO_SERVICES, WrittenTable, row, set_clock
 
 DAYS = ("2026-01-01", "2026-01-02")
 LATER_MS = 10 * SILENT_MS
@@ -55,7 +55,7 @@ def repaired(table: WrittenTable, *, later_ms: int = 0) -> Diagnosis:
 def advanced(storage: MemoryStorage, later_ms: int) -> ManualClock:
     """A clock so much later than the newest file, by which the storage goes from now on."""
     clock = ManualClock(_now_ms(storage) + later_ms)
-    _AREAS[storage.label].now_ms = clock.now_ms
+    set_clock(storage, clock)
     return clock
 
 
