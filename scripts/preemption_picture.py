@@ -1,11 +1,12 @@
-"""Measure ingestion beside a clustering that runs all the time, and draw docs/preemption.svg.
+"""Measure ingestion beside a clustering, and draw docs/preemption.svg.
 
-Two processes on one table on disk: one upserts, one plans and executes a clustering of the same
-file groups again and again. Once the plans are ordinary, once cancellable. A commit that is refused
-is tried again until it goes through: what is measured is how long that takes from the first try,
-and how many tries were for nothing. Alone, without a clustering, is the measure of both.
+Two processes on one table on disk: one upserts into a hot partition, one commit a second, one plans
+and executes a clustering of all partitions in rounds. Once the plans are ordinary, once
+cancellable; alone, without a clustering, is the measure of both. A commit that is refused is tried
+again until it goes through: what is measured is how long that takes from the first try, how many
+tries were refused, and how many of the file groups at the start were clustered after each round.
 
-    python scripts/preemption_picture.py [SECONDS]
+    python scripts/preemption_picture.py [ROUNDS]
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,11 +30,14 @@ from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.model.table_config import TableType
 from lakewright.storage.local import LocalStorage
 from lakewright.table.create import TableSpec, create_table
+from lakewright.table.snapshot import load_snapshot
 from lakewright.write.task import Operation
 
 TARGET = Path(__file__).parents[1] / "docs" / "preemption.svg"
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64())])
+HOT, COLD = "hot", ("cold 1", "cold 2", "cold 3", "cold 4")
 GROUPS, ROWS = 8, 20_000
+COMMIT_EVERY_S, PAUSE_S = 1.0, 1.0
 OPTIONS = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
     "hoodie.clean.failed.writes.policy": "LAZY",
@@ -43,6 +46,9 @@ OPTIONS = {
     "hoodie.clean.automatic": "false",
     "hoodie.archive.automatic": "false",
     "hoodie.parquet.small.file.limit": "0",
+    # Files stay as large as they are, so that commits cost the same before and after a clustering.
+    "hoodie.clustering.plan.strategy.sort.columns": "id",
+    "hoodie.clustering.plan.strategy.target.file.max.bytes": "1000000",
 }
 PLANS = {
     "alone": None,
@@ -54,14 +60,17 @@ COLOURS = {"alone": "#888", "ordinary plans": "#c40", "cancellable plans": "#0a7
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of each commit, tries that were for nothing, clusterings done and given up."""
+    """Seconds of each commit, and tries that were refused.
+
+    `rounds` are how many cold and hot file groups were clustered after each round, and whether
+    writers preempted the whole round.
+    """
 
     seconds: Sequence[float]
     refused: int
-    clustered: int
-    cancelled: int
+    rounds: Sequence[tuple[int, int, bool]] = ()
 
-    def document(self) -> dict[str, float]:
+    def document(self) -> dict[str, object]:
         """The figures."""
         ordered = sorted(self.seconds)
         return {
@@ -70,8 +79,7 @@ class Measured:
             "p90_s": round(ordered[int(len(ordered) * 0.9)], 3),
             "worst_s": round(ordered[-1], 3),
             "refused": self.refused,
-            "clustered": self.clustered,
-            "given_up": self.cancelled,
+            "rounds": self.rounds,
         }
 
 
@@ -81,27 +89,43 @@ def writer(path: str, options: Mapping[str, str]) -> WriteClient:
     return replace(client, engine=LocalEngine)
 
 
-def rows(group: int, ts: int) -> ArrowRows:
-    """The rows of one file group, all of them new versions."""
-    values = [{"id": f"{group}-{n}", "day": "d", "ts": ts} for n in range(ROWS)]
+def rows(days: Iterable[str], group: int, ts: int) -> ArrowRows:
+    """The rows of one file group in some partitions, all of them new versions."""
+    values = [
+        {"id": f"{day}-{group}-{n:05}", "day": day, "ts": ts} for day in days for n in range(ROWS)
+    ]
     return ArrowRows(pa.Table.from_pylist(values, SCHEMA))
 
 
-def cluster(path: str, plans: Mapping[str, str], stop: Event, result_file: Path) -> None:
-    """Plan and execute, again and again."""
-    completed = cancelled = 0
-    while not stop.is_set():
+def file_ids(path: str) -> dict[str, set[str]]:
+    """The file groups by partition."""
+    snapshot = load_snapshot(LocalStorage(path))
+    found: dict[str, set[str]] = {}
+    for group in snapshot.groups(snapshot.view(), snapshot.files()):
+        found.setdefault(group.key[0], set()).add(group.key[1])
+    return found
+
+
+def cluster(path: str, plans: Mapping[str, str], rounds: int, result_file: Path) -> None:
+    """Plan and execute, round after round."""
+    first, results = file_ids(path), []
+    for _ in range(rounds):
+        preempted = False
         try:
-            completed += bool(writer(path, plans).services.run("clustering"))
+            writer(path, plans).services.run("clustering")
         except (ConflictError, InvalidError, UnavailableError):
-            cancelled += 1
-    result_file.write_text(json.dumps([completed, cancelled]))
+            preempted = True
+        now = file_ids(path)
+        cold = sum(len(first[day] - now[day]) for day in COLD)
+        results.append((cold, len(first[HOT] - now[HOT]), preempted))
+        time.sleep(PAUSE_S)
+    result_file.write_text(json.dumps(results))
 
 
-def measure(plans: Mapping[str, str] | None, seconds: float) -> Measured:
-    """Ingest for some time, beside a clustering if there is one."""
+def measure(plans: Mapping[str, str] | None, rounds: int) -> Measured:
+    """Ingest until the rounds of clustering are over, or for as long if there are none."""
     with tempfile.TemporaryDirectory() as folder:
-        path, result_file = f"{folder}/table", Path(folder) / "said"
+        path, result_file = f"{folder}/table", Path(folder) / "rounds"
         spec = TableSpec(
             name="ingested",
             table_type=TableType.COPY_ON_WRITE,
@@ -114,39 +138,34 @@ def measure(plans: Mapping[str, str] | None, seconds: float) -> Measured:
         )
         create_table(LocalStorage(path), SystemClock(), spec)
         for group in range(GROUPS):
-            writer(path, {}).write(Operation.BULK_INSERT, rows(group, 0))
+            writer(path, {}).write(Operation.BULK_INSERT, rows((HOT, *COLD), group, 0))
+        _ingest(path, lambda number: number < GROUPS)  # what is imported and cached once
+        if plans is None:
+            return _ingest(path, lambda number: number < 3 * rounds)
         context = multiprocessing.get_context("spawn")
-        stop = context.Event()
-        other = (
-            context.Process(target=cluster, args=(path, plans, stop, result_file))
-            if plans
-            else None
-        )
-        if other is not None:
-            other.start()
-        ingested = _ingest(path, seconds)
-        if other is None:
-            return ingested
-        stop.set()
+        other = context.Process(target=cluster, args=(path, plans, rounds, result_file))
+        other.start()
+        ingested = _ingest(path, lambda _: other.is_alive())
         other.join()
-        completed, cancelled = json.loads(result_file.read_text())
-        return replace(ingested, clustered=completed, cancelled=cancelled)
+        return replace(ingested, rounds=json.loads(result_file.read_text()))
 
 
-def _ingest(path: str, seconds: float) -> Measured:
+def _ingest(path: str, goes_on: Callable[[int], bool]) -> Measured:
     durations, refused, number = [], 0, 0
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    start = time.monotonic()
+    while goes_on(number):
+        batch = rows((HOT,), number % GROUPS, 1 + number)
+        time.sleep(max(0.0, start + number * COMMIT_EVERY_S - time.monotonic()))
         number += 1
         begin = time.monotonic()
         while True:
             try:
-                writer(path, {}).write(Operation.UPSERT, rows(number % GROUPS, number))
+                writer(path, {}).write(Operation.UPSERT, batch)
                 break
             except ConflictError:
                 refused += 1
         durations.append(time.monotonic() - begin)
-    return Measured(durations, refused, 0, 0)
+    return Measured(durations, refused)
 
 
 def as_svg(measured: Mapping[str, Measured]) -> str:
@@ -187,9 +206,9 @@ def _text(x: float, y: float, text: str, colour: str) -> str:
 
 
 def main() -> None:
-    """Measure, tell the figures, and draw."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 40.0
-    measured = {name: measure(plans, seconds) for name, plans in PLANS.items()}
+    """Measure, print the figures, and draw."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+    measured = {name: measure(plans, rounds) for name, plans in PLANS.items()}
     for name, result in measured.items():
         print(json.dumps({"beside": name, **result.document()}))
     TARGET.write_text(as_svg(measured))

@@ -129,6 +129,23 @@ def test_a_write_goes_past_a_clustering_and_real_hudi_goes_on(make: Make) -> Non
     check(table, ranges=RANGES)
 
 
+def test_real_hudi_reads_a_clustering_that_completed_in_part(make: Make) -> None:
+    served = SERVED["a clustering"]
+    table = make(served.kind)
+    instant = planned(table, served)
+    plan = table.plan_at(instant, served.service)
+    table.ours("upsert", at(30, 0))
+    with same_rows(table, ranges=RANGES):
+        commit = table.execute_by_us(instant)
+    assert commit.partitions
+    assert len(commit.partitions) < len(plan.partitions)
+    assert table.shown_by_them(served.service)[instant] == "COMPLETED"
+    table.theirs("upsert", at(40, 0, 3, 4))
+    check(table, ranges=RANGES)
+    table.execute_by_us(table.plan_by_them(served.service, served.options))
+    check(table, ranges=RANGES)
+
+
 def test_a_dead_execution_stays_readable_until_a_clean(make: Make, tmp_path: Path) -> None:
     served = SERVED["a clustering"]
     table = make(served.kind)

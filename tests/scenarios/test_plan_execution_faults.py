@@ -9,18 +9,26 @@ from typing import Any, TypeVar
 import pytest
 
 from lakewright.errors import ConflictError, UnavailableError
+from lakewright.model.instant import Action
 from lakewright.services.runner import ServiceRunner
+from lakewright.storage.base import FileStatus
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.failed_writes import find_leftovers
 from lakewright.table.plan_execution import PlanInProgressError
+from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import TransactionManager
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
+from lakewright.testing.timeline_drawing import at
 from support.cancellable_plans import (
     CANCELLABLE_PLAN,
+    DAYS,
     HEARTBEAT_EXPIRES_MS,
     PlanFixture,
     each_service,
 )
 from support.concurrency import InterruptedEngine
-from support.tables import WrittenTable
+from support.tables import WrittenTable, row
 
 Result = TypeVar("Result")
 IMMUTABLE: Mapping[str, str] = {}
@@ -50,31 +58,152 @@ def skewed(fixture: PlanFixture, by_ms: int) -> ServiceRunner:
     return table.services()
 
 
+FAR_AHEAD_MS = HEARTBEAT_EXPIRES_MS + 1
+
+
 @each_service
-def test_a_clock_far_ahead_expires_a_live_execution_which_notices(service: str) -> None:
+def test_a_clean_whose_clock_is_far_ahead_leaves_a_live_execution(service: str) -> None:
     fixture = PlanFixture(service)
     at = fixture.schedule()
-    with pytest.raises(ConflictError):
-        fixture.execute(
-            at, InterruptedEngine(lambda: skewed(fixture, HEARTBEAT_EXPIRES_MS + 1).run("clean"))
-        )
-    fixture.assert_rolled_back(at)
+    fixture.execute(at, InterruptedEngine(lambda: skewed(fixture, FAR_AHEAD_MS).run("clean")))
+    assert fixture.state(at) == "COMPLETED"
+    assert fixture.rollbacks() == []
     assert fixture.table.rows() == fixture.rows_before
 
 
 @each_service
-def test_or_asks_an_ordinary_one_for_its_plan_and_cannot_complete_it(service: str) -> None:
-    """Its own heartbeat seems expired to it, so that it completes nothing either."""
+@each_plan
+def test_nor_is_a_live_execution_taken_over(service: str, plan: Mapping[str, str]) -> None:
     fixture = PlanFixture(service)
-    at = fixture.schedule(IMMUTABLE)
+    at = fixture.schedule(plan)
 
     def take_over() -> None:
-        with pytest.raises(ConflictError, match="check the clocks"):
-            skewed(fixture, HEARTBEAT_EXPIRES_MS + 1).execute(at)
+        with pytest.raises(PlanInProgressError, match="is being executed"):
+            skewed(fixture, FAR_AHEAD_MS).execute(at)
 
+    fixture.execute(at, InterruptedEngine(take_over))
+    assert fixture.state(at) == "COMPLETED"
+    assert fixture.table.rows() == fixture.rows_before
+
+
+def test_nor_superseded_by_another_plan() -> None:
+    fixture = PlanFixture("clustering")
+    at = fixture.schedule()
+    skips = []
+
+    def plan_over() -> None:
+        skips.append(skewed(fixture, FAR_AHEAD_MS).schedule("clustering"))
+
+    fixture.execute(at, InterruptedEngine(plan_over))
+    assert "is being executed" in str(skips[0])
+    assert fixture.state(at) == "COMPLETED"
+
+
+def test_nor_does_a_writer_roll_back_a_live_one() -> None:
+    fixture = PlanFixture("clustering")
+    ahead = Skewed(fixture.clock, FAR_AHEAD_MS)
+    other = WrittenTable(fixture.storage, ahead, fixture.table.options)
+
+    def write() -> None:
+        with pytest.raises(ConflictError, match="check the clocks"):
+            other.upsert([row("other", day=DAYS[1])])
+
+    fixture.table.upsert([row("first")], before_commit=write)
+    assert not load_snapshot(fixture.storage).timeline.completed(Action.ROLLBACK)
+
+
+def test_the_time_of_the_storage_is_asked_for_only_if_a_heartbeat_seems_expired() -> None:
+    clock = ManualClock()
+    memory = MemoryStorage.fresh(now_ms=clock.now_ms)
+    memory.replace(".hoodie/.heartbeat/1", b"")
+    for age_ms, calls in (
+        (HEARTBEAT_EXPIRES_MS, {"list_files": 1}),
+        (FAR_AHEAD_MS, {"list_files": 1, "replace": 1, "status": 1, "delete": 1}),
+    ):
+        counting = CountingStorage(memory)
+        writer = TransactionManager(counting, Skewed(clock, age_ms))
+        assert writer.live_instants(["1", "2"]) == {"1"}
+        assert counting.calls == calls
+    clock.advance(FAR_AHEAD_MS)
+    assert TransactionManager(memory, clock).live_instants(["1"]) == frozenset()
+    assert list(memory.files()) == [".hoodie/.heartbeat/1"]
+
+
+def test_leftover_files_are_as_old_as_the_storage_says() -> None:
+    fixture = PlanFixture("clustering")
+    beginning = f".hoodie/.heartbeat/{at(999)}"
+    fixture.storage.replace(beginning, b"")
+    ahead = Skewed(fixture.clock, FAR_AHEAD_MS)
+    settings = TransactionManager(fixture.storage, ahead).heartbeat
+    assert find_leftovers(fixture.storage, settings, ahead).files == (beginning,)
+    assert find_leftovers(fixture.storage, settings, ahead, check_clock=True).files == ()
+    fixture.expire_heartbeats()
+    found = find_leftovers(fixture.storage, settings, fixture.clock, check_clock=True)
+    assert found.files == (beginning,)
+
+
+class ProbeDeleted(CountingStorage):
+    """Another process that asks for the time deletes the file of this one, each time."""
+
+    def status(self, path: str) -> FileStatus | None:
+        if path.endswith("lakewright_clock"):
+            self.inner.delete(path)
+        return super().status(path)
+
+
+def test_without_the_time_of_the_storage_no_heartbeat_counts_as_expired() -> None:
+    clock = ManualClock()
+    memory = MemoryStorage.fresh(now_ms=clock.now_ms)
+    memory.replace(".hoodie/.heartbeat/1", b"")
+    clock.advance(FAR_AHEAD_MS)
+    assert TransactionManager(ProbeDeleted(memory), clock).live_instants(["1"]) == {"1"}
+
+
+def data_files_written(counting: CountingStorage) -> list[str]:
+    return [
+        path
+        for call, path in counting.touched
+        if call in ("create", "open_output") and not path.startswith(".hoodie")
+    ]
+
+
+@each_service
+@each_plan
+def test_an_execution_whose_heartbeat_has_expired_stops_before_its_next_file_group(
+    service: str, plan: Mapping[str, str]
+) -> None:
+    fixture = PlanFixture(service)
+    at = fixture.schedule(plan)
+    counting = CountingStorage(fixture.storage)
+
+    def stall(item: int) -> None:
+        if item == 1:
+            fixture.expire_heartbeats()
+
+    runner = fixture.runner(engine=InterruptedEngine(before_item=stall))
+    with pytest.raises(ConflictError, match="heartbeat has expired"):
+        replace(runner, storage=counting).execute(at)
+    assert len(data_files_written(counting)) == 1
+    assert fixture.files_of(at) == []
+    assert fixture.table.rows() == fixture.rows_before
+
+
+@each_service
+def test_and_so_does_one_that_another_process_has_taken_over(service: str) -> None:
+    fixture = PlanFixture(service)
+    at = fixture.schedule(IMMUTABLE)
+    counting = CountingStorage(fixture.storage)
+
+    def stall(item: int) -> None:
+        if item == 1:
+            fixture.expire_heartbeats()
+            fixture.crash_executing(at)
+
+    runner = fixture.runner(engine=InterruptedEngine(before_item=stall))
     with pytest.raises(ConflictError, match="rolled back by another process"):
-        fixture.execute(at, InterruptedEngine(take_over))
-    assert fixture.state(at) == "REQUESTED"
+        replace(runner, storage=counting).execute(at)
+    assert len(data_files_written(counting)) == 1
+    fixture.expire_heartbeats()
     assert fixture.execute(at)
     assert fixture.table.rows() == fixture.rows_before
 

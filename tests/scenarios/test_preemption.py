@@ -14,6 +14,8 @@ from lakewright.model.plans import Skip
 from lakewright.model.ttl import HUDI_DAYS, HUDI_TYPE
 from lakewright.scan.planner import plan_changes
 from lakewright.services.maintenance_loop import run_round
+from lakewright.table.conflicts import PreemptedError
+from lakewright.table.preemption import parse_preempted
 from lakewright.table.snapshot import load_consistent_snapshot, load_snapshot
 from lakewright.testing.local_reads import read_plan
 from lakewright.testing.storage import CountingStorage, Crash
@@ -26,7 +28,7 @@ from support.cancellable_plans import (
     PlanFixture,
     each_service,
 )
-from support.concurrency import InterruptedEngine
+from support.concurrency import InterruptedEngine, once
 from support.faults import MortalStorage
 from support.tables import NO_SERVICES, WrittenTable, row
 
@@ -79,6 +81,28 @@ REPLACING: dict[str, Write] = {
 CHANGING: dict[str, Write] = {"an update": update, "a delete": delete, **REPLACING}
 
 
+def assert_gives_way(fixture: PlanFixture, at: str, execute: Callable[[], Commit]) -> None:
+    """What a write changes is left to it; what is left of the plan, if anything, completes."""
+    planned = load_snapshot(fixture.storage).plan_of(at, Action(fixture.service))
+    assert planned is not None
+    try:
+        commit = execute()
+    except PreemptedError as error:
+        assert {partition for partition, _ in error.groups} == set(planned.partitions)  # noqa: PT017
+        assert (fixture.state(at), fixture.files_naming(at)) == ("GONE", [])
+        (rollback,) = fixture.rollbacks()
+        assert rollback.caused_by == error.facts["other"]  # noqa: PT017
+        return
+    (instant,) = [i for i in load_snapshot(fixture.storage).timeline if i.requested_at == at]
+    (metadata,) = load_snapshot(fixture.storage).commits([instant])
+    preempted = parse_preempted(metadata.extra)
+    assert preempted in ({DAYS[0]: 1}, dict.fromkeys(DAYS, 1))
+    assert commit.partitions == tuple(p for p in planned.partitions if p not in preempted)
+    # No file of what was left out is there, and no marker.
+    assert set(fixture.files_of(at)) == metadata.files()
+    assert not [f.path for f in fixture.storage.list_tree(f".hoodie/.temp/{at}")]
+
+
 @pytest.mark.parametrize("write", CHANGING.values(), ids=list(CHANGING))
 class TestClusteringGivesWay:
     """A clustering conflicts with every change of its file groups."""
@@ -88,9 +112,7 @@ class TestClusteringGivesWay:
         at = fixture.schedule()
         assert write(fixture)
         rows = fixture.table.rows()
-        with pytest.raises(ConflictError):
-            fixture.execute(at)
-        fixture.assert_rolled_back(at)
+        assert_gives_way(fixture, at, lambda: fixture.execute(at))
         assert fixture.table.rows() == rows
 
     def test_to_a_write_while_it_is_executed(self, write: Write) -> None:
@@ -102,9 +124,8 @@ class TestClusteringGivesWay:
             assert write(fixture)
             rows.extend(fixture.table.rows())
 
-        with pytest.raises(ConflictError):
-            fixture.execute(at, InterruptedEngine(other_process))
-        fixture.assert_rolled_back(at)
+        engine = InterruptedEngine(once(other_process))
+        assert_gives_way(fixture, at, lambda: fixture.execute(at, engine))
         assert fixture.table.rows() == rows
 
 
@@ -114,15 +135,11 @@ def test_what_takes_groups_out_pre_empts_every_service(service: str, write: Writ
     for executing in (False, True):
         fixture = aged(service)
         at = fixture.schedule()
-        if executing:
-            with pytest.raises(ConflictError):
-                fixture.execute(at, InterruptedEngine(lambda: write(fixture)))  # noqa: B023
-        else:
+        engine = InterruptedEngine(once(partial(write, fixture))) if executing else None
+        if not executing:
             assert write(fixture)
-            with pytest.raises(ConflictError):
-                fixture.execute(at)
+        assert_gives_way(fixture, at, partial(fixture.execute, at, engine))
         rows = fixture.table.rows()
-        fixture.assert_rolled_back(at)
         assert fixture.table.rows() == rows != fixture.rows_before
 
 
@@ -130,9 +147,9 @@ def test_what_takes_groups_out_pre_empts_every_service(service: str, write: Writ
 def test_the_reason_names_the_process_that_was_faster(service: str) -> None:
     fixture = aged(service)
     at = fixture.schedule()
-    commit = drop(fixture)
+    commit = overwrite_all(fixture)
     assert isinstance(commit, Commit)
-    with pytest.raises(ConflictError):
+    with pytest.raises(PreemptedError):
         fixture.execute(at)
     (rollback,) = fixture.rollbacks()
     assert rollback.caused_by == f"{commit.instant}_{commit.completed_at}.replacecommit"
@@ -200,11 +217,8 @@ def test_early_detection_passes_over_files_of_a_cancellable_execution(service: s
     def other_process() -> None:
         fixture.table.upsert([row("a", 9, "ninth")], EARLY)
 
-    if service == "clustering":
-        with pytest.raises(ConflictError):
-            fixture.execute(at, InterruptedEngine(other_process))
-    else:
-        assert fixture.execute(at, InterruptedEngine(other_process))
+    commit = fixture.execute(at, InterruptedEngine(once(other_process)))
+    assert commit.partitions == (DAYS[1:] if service == "clustering" else DAYS)
     assert row("a", 9, "ninth") in fixture.table.rows()
 
 
@@ -221,11 +235,9 @@ class TestAnnouncedWrites:
         at = fixture.schedule()
 
         def cluster() -> None:
-            with pytest.raises(ConflictError, match="is pending that touches the same file groups"):
-                fixture.execute(at)
+            assert_gives_way(fixture, at, lambda: fixture.execute(at))
 
         fixture.table.upsert([row("a", 9, "ninth")], before_commit=cluster)
-        fixture.assert_rolled_back(at)
         assert row("a", 9, "ninth") in fixture.table.rows()
 
     @pytest.mark.parametrize("operation", ["INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"])
@@ -234,12 +246,10 @@ class TestAnnouncedWrites:
         at = fixture.schedule()
 
         def cluster() -> None:
-            with pytest.raises(ConflictError, match="is pending"):
-                fixture.execute(at)
+            assert_gives_way(fixture, at, lambda: fixture.execute(at))
 
         rows = [row("new", 1, "overwritten")]
         fixture.table.write(operation, rows, before_commit=cluster)
-        fixture.assert_rolled_back(at)
         assert row("new", 1, "overwritten") in fixture.table.rows()
 
     def test_a_writer_that_is_dead_is_not_waited_for(self) -> None:
@@ -278,16 +288,14 @@ class TestAnnouncedWrites:
         assert commits
         assert row("a", 9) in fixture.table.rows()
 
-    def test_a_log_compaction_would_abort_them_and_fails(self) -> None:
+    def test_a_log_compaction_would_abort_them_and_leaves_them_their_groups(self) -> None:
         fixture = PlanFixture("logcompaction")
         at = fixture.schedule()
 
         def compact() -> None:
-            with pytest.raises(ConflictError, match="a deltacommit is pending"):
-                fixture.execute(at)
+            assert_gives_way(fixture, at, lambda: fixture.execute(at))
 
         fixture.table.upsert([row("a", 9)], before_commit=compact)
-        fixture.assert_rolled_back(at)
         assert row("a", 9) in fixture.table.rows()
 
     def test_an_ordinary_clustering_goes_before_and_the_update_fails(self) -> None:

@@ -41,7 +41,7 @@ from lakewright.model.table_config import parse_table_type
 from lakewright.scan.planner import plan_read_optimized, plan_snapshot
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage, join_path
-from lakewright.storage.memory import MemoryStorage
+from lakewright.storage.memory import _AREAS, MemoryStorage
 from lakewright.table.create import TableSpec, create_table
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import MarkerKind, create_marker
@@ -199,6 +199,11 @@ Versions = Mapping[str, int]
 def versions(**versions: int) -> Versions:
     """Keys and their versions."""
     return versions
+
+
+def set_clock(storage: MemoryStorage, clock: ManualClock) -> None:
+    """Let a storage take modification times from a clock from now on."""
+    _AREAS[storage.label].now_ms = clock.now_ms
 
 
 @dataclass

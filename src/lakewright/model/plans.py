@@ -30,6 +30,11 @@ MISSING_REASONS = "lakewright.missing.reasons"
 LATEST_PARTITIONS = "lakewright.latest.partitions"
 # Extra metadata of a clustering: which files were small enough for it, as JSON.
 CANDIDATE_LIMITS = "lakewright.clustering.candidates"
+# Extra metadata of a commit: the partitions in which writers have preempted cancellable plans, with
+# how often in a row, as JSON.
+PREEMPTED = "lakewright.preempted"
+# Extra metadata: a plan that would be cancellable, but was preempted too often.
+ESCALATED = "lakewright.plan.escalated"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -43,6 +43,35 @@ def rewrite_task(context: ExecutionContext, operation: Operation) -> WriteTask:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteMetadata(CommitMetadata):
+    """The commit metadata of an execution; `parts` hold what each task wrote and replaced."""
+
+    parts: tuple[CommitMetadata, ...] = field(default=(), hash=False)
+
+    def without(self, is_preempted: Callable[[CommitMetadata], bool]) -> RewriteMetadata | None:
+        """Return the metadata without the parts that others have preempted; None if none is left.
+
+        A part that wrote and replaced nothing leaves nothing to commit.
+        """
+        kept = tuple(part for part in self.parts if not is_preempted(part))
+        if not any(part.stats or part.replaced for part in kept):
+            return None
+        notes = {key for part in self.parts for key in part.extra}
+        extra = {key: value for key, value in self.extra.items() if key not in notes}
+        return replace(
+            self,
+            stats=_merged([part.stats for part in kept]),
+            replaced=_replaced_by(kept),
+            extra={**extra, **_counts(kept)},
+            parts=kept,
+        )
+
+
+def _replaces_nothing(item: object) -> dict[str, tuple[str, ...]]:
+    return {}
+
+
 def run_rewrite(
     context: ExecutionContext,
     task: WriteTask,
@@ -50,31 +79,69 @@ def run_rewrite(
     items: Sequence[Item],
     *,
     size: Callable[[Item], int],
-    replaced: Mapping[str, tuple[str, ...]] | None = None,
-) -> CommitMetadata:
+    replaced: Callable[[Item], Mapping[str, tuple[str, ...]]] = _replaces_nothing,
+) -> RewriteMetadata:
     """Process each item on the engine and return the commit metadata of what was written.
 
-    If an item fails, no file is left. `size` returns the bytes that an item reads.
+    If an item fails, no file is left. `size` returns the bytes that an item reads, `replaced` the
+    file groups that it replaces, by partition.
     """
-    statuses = context.engine.map(partial(_process_item, task, do), items, size)
+    statuses = context.engine.map(partial(_process_item, task, do, replaced), items, size)
     raise_worker_errors(task, statuses)
-    stats: dict[str, list[WriteStat]] = {}
-    notes: Counter[str] = Counter()
-    for status in statuses:
-        notes.update(status.notes)
-        for stat in status.stats:
-            stats.setdefault(stat.partition_path or "", []).append(stat)
-    return CommitMetadata(
-        stats={path: tuple(written) for path, written in sorted(stats.items())},
+    parts = tuple(
+        CommitMetadata(
+            stats=_by_partition(status.stats),
+            replaced=status.replaced,
+            extra={key: str(count) for key, count in status.notes.items()},
+        )
+        for status in statuses
+    )
+    return RewriteMetadata(
+        stats=_merged([part.stats for part in parts]),
         operation=task.operation.value,
         compacted=task.operation is Operation.COMPACT,
-        extra={SCHEMA_KEY: task.schema, **{key: str(count) for key, count in notes.items()}},
-        replaced=dict(sorted((replaced or {}).items())),
+        extra={SCHEMA_KEY: task.schema, **_counts(parts)},
+        replaced=_replaced_by(parts),
+        parts=parts,
     )
 
 
+def _by_partition(stats: Iterable[WriteStat]) -> dict[str, tuple[WriteStat, ...]]:
+    by_partition: dict[str, list[WriteStat]] = {}
+    for stat in stats:
+        by_partition.setdefault(stat.partition_path or "", []).append(stat)
+    return {path: tuple(written) for path, written in by_partition.items()}
+
+
+def _merged(
+    mappings: Sequence[Mapping[str, tuple[Item, ...]]],
+) -> dict[str, tuple[Item, ...]]:
+    """Return the values of all mappings by partition, sorted by partition."""
+    merged: dict[str, tuple[Item, ...]] = {}
+    for mapping in mappings:
+        for partition, values in mapping.items():
+            merged[partition] = (*merged.get(partition, ()), *values)
+    return dict(sorted(merged.items()))
+
+
+def _replaced_by(parts: Iterable[CommitMetadata]) -> dict[str, tuple[str, ...]]:
+    merged = _merged([part.replaced for part in parts])
+    return {partition: tuple(sorted(ids)) for partition, ids in merged.items()}
+
+
+def _counts(parts: Iterable[CommitMetadata]) -> dict[str, str]:
+    notes: Counter[str] = Counter()
+    for part in parts:
+        notes.update({key: int(count) for key, count in part.extra.items()})
+    return {key: str(count) for key, count in notes.items()}
+
+
 def _process_item(
-    task: WriteTask, do: Callable[[Item, FileGroupWriter], None], item: Item, token: WriteToken
+    task: WriteTask,
+    do: Callable[[Item, FileGroupWriter], None],
+    replaced: Callable[[Item], Mapping[str, tuple[str, ...]]],
+    item: Item,
+    token: WriteToken,
 ) -> WriteStatus:
     """Process one item on an executor.
 
@@ -84,19 +151,22 @@ def _process_item(
         token = replace(token, stage=task.attempt.number)
     groups = FileGroupWriter(task, token)
     try:
-        _check_stop_requested(task)
+        _check_may_go_on(task)
         do(item, groups)
     except LakewrightError as error:
         return groups.status(error=error)
-    return groups.status()
+    return groups.status(replaced=replaced(item))
 
 
-def _check_stop_requested(task: WriteTask) -> None:
-    """Raise ConflictError if another process has requested the rollback of the plan.
+def _check_may_go_on(task: WriteTask) -> None:
+    """Raise ConflictError if the execution can no longer commit, or is asked to stop.
 
     This is called before each file group.
     """
-    if task.attempt is None or not task.attempt.stoppable:
+    if task.attempt is None:
+        return
+    task.attempt.check_alive(task.storage, task.clock)
+    if not task.attempt.stoppable:
         return
     current = replace(task.snapshot, timeline=load_timeline(task.storage, task.config))
     rollback = pending_rollback_of(current, task.instant)

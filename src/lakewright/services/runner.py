@@ -50,7 +50,7 @@ from lakewright.errors import ConflictError, InvalidError, LakewrightError, erro
 from lakewright.metrics.meter import MetricsRecorder
 from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CleanMetadata, CommitMetadata
 from lakewright.model.instant import REWRITES, Action, Instant, InstantTime, State
-from lakewright.model.plans import RollbackCause, Skip
+from lakewright.model.plans import ESCALATED, EVENT_TIME_THRESHOLD, RollbackCause, Skip
 from lakewright.options import option, option_keys, parse_bool, settings_from
 from lakewright.services.base import (
     METADATA_ONLY_RESULTS,
@@ -61,6 +61,7 @@ from lakewright.services.base import (
     plan_codec,
     with_service_metadata,
 )
+from lakewright.services.clustering.planner import is_left_to_next_plan
 from lakewright.services.metrics import (
     not_due,
     record_clean,
@@ -70,12 +71,14 @@ from lakewright.services.metrics import (
 )
 from lakewright.services.planning import plans_to_supersede
 from lakewright.services.registry import service_by_name, service_of_plan, services
+from lakewright.services.rewrite import RewriteMetadata
 from lakewright.storage.base import Storage
-from lakewright.table.conflicts import max_timeline_time
+from lakewright.table.conflicts import PreemptedError, max_timeline_time, touches_groups
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
 from lakewright.table.locks.base import Lock
 from lakewright.table.options import plan_settings, with_optimistic_concurrency
 from lakewright.table.plan_cancellation import cancel_plan
+from lakewright.table.plan_execution import PlanTransaction
 from lakewright.table.plan_scheduling import (
     PlanRequest,
     begin_execution,
@@ -83,6 +86,7 @@ from lakewright.table.plan_scheduling import (
     schedule_plan,
     start_metadata_action,
 )
+from lakewright.table.preemption import format_preempted, preempted_partitions
 from lakewright.table.properties import read_optional
 from lakewright.table.rollback import completed_rollback_of, load_rollback
 from lakewright.table.snapshot import Snapshot, delete_planless_clean, load_snapshot
@@ -187,7 +191,10 @@ class ServiceRunner:
         if isinstance(plan, Skip) or not service.action:
             return plan, ()
         action = Action(service.action)
-        cancellable = plan_settings(context.snapshot.config, self.options).cancellable
+        cancellable = (
+            plan_settings(context.snapshot.config, self.options).cancellable
+            and ESCALATED not in plan.extra
+        )
         plan = with_service_metadata(plan, service.name, action, cancellable=cancellable)
         superseded = plans_to_supersede(context, plan) if action.is_rewrite else ()
         return (superseded, ()) if isinstance(superseded, Skip) else (plan, superseded)
@@ -296,10 +303,11 @@ class ServiceRunner:
         if isinstance(scheduled, Skip):
             return _merge_skips(scheduled, pre_planned)
         commit = self._execute(scheduled)
-        partial_progress = settings_from(RunSettings, self.options).partial_progress
-        if not partial_progress or service.action not in REWRITES:
+        if service.action not in REWRITES:
             return commit
-        return replace(commit, services=tuple(self._run_further_plans(scheduled)))
+        if settings_from(RunSettings, self.options).partial_progress:
+            return replace(commit, services=tuple(self._run_further_plans(scheduled)))
+        return replace(commit, services=tuple(self._run_preempted(scheduled)))
 
     def cancel(
         self, instant: InstantTime, *, user: str = "", reason: str = "", wait_s: float = 0.0
@@ -331,6 +339,22 @@ class ServiceRunner:
             scheduled = following
             yield self._execute(scheduled)
 
+    def _run_preempted(self, scheduled: _ScheduledPlan) -> Iterator[Commit | Skip]:
+        """Run what a plan has left out to be planned after the others, in plans of its own.
+
+        If writers are faster again, the plans that have completed stay.
+        """
+        while any(map(is_left_to_next_plan, scheduled.plan.missing_reasons.values())):
+            try:
+                following = self._schedule(scheduled.service, triggered=False)
+                if isinstance(following, Skip):
+                    return
+                scheduled = following
+                yield self._execute(scheduled)
+            except ConflictError as error:
+                yield Skip(str(error))
+                return
+
     @property
     def writer(self) -> TransactionManager:
         """The transaction manager, which acquires locks and begins transactions."""
@@ -350,15 +374,18 @@ class ServiceRunner:
         if isinstance(execution, Commit):
             return execution
         with execution as transaction:
-            transaction.check_preemption(scheduled.plan)
+            plan = transaction.without_preempted(scheduled.plan)
             context = replace(
                 self._execution_context(transaction.snapshot, at), attempt=transaction.attempt
             )
-            metadata = scheduled.service.execute(context, scheduled.plan)
-            validator = _ExecutionValidator(scheduled.service, context, metadata)
-            return commit_with_hooks(
-                transaction, metadata, self.options, [validator], began_ms=started_ms
-            )
+            metadata = scheduled.service.execute(context, plan)
+            if not cancellable:
+                validator = _ExecutionValidator(scheduled.service, context, metadata)
+                return commit_with_hooks(
+                    transaction, metadata, self.options, [validator], began_ms=started_ms
+                )
+            parts = _PartialExecution(scheduled, context, transaction, metadata)
+            return parts.commit(self.options, started_ms)
 
     def _execute_metadata_plan(self, scheduled: _ScheduledPlan) -> Commit:
         planned, service = scheduled.instant, scheduled.service
@@ -454,6 +481,53 @@ class ServiceRunner:
                 commit_result(archived, commit) if commit.operation in SERVICE_OPERATIONS else None
             )
         return None
+
+
+@dataclass
+class _PartialExecution:
+    """The execution of a cancellable plan, which completes without what writers have preempted."""
+
+    scheduled: _ScheduledPlan
+    context: ExecutionContext
+    transaction: PlanTransaction
+    metadata: CommitMetadata
+
+    def commit(self, options: Mapping[str, str], began_ms: int) -> Commit:
+        """Commit what no write conflicts with; PreemptedError if that is nothing."""
+        while True:
+            metadata = replace(
+                self.metadata, extra={**self.metadata.extra, **self._preempted_metadata()}
+            )
+            validator = _ExecutionValidator(self.scheduled.service, self.context, metadata)
+            try:
+                return commit_with_hooks(
+                    self.transaction, metadata, options, [validator], began_ms=began_ms
+                )
+            except PreemptedError as error:
+                self._leave_out(error)
+
+    def _leave_out(self, error: PreemptedError) -> None:
+        """Remove the parts in conflict; the commit deletes their files before it completes."""
+        metadata = self.metadata
+        rest = None
+        # A compaction by event time states up to when the table is compacted: all of it, or none.
+        if isinstance(metadata, RewriteMetadata) and EVENT_TIME_THRESHOLD not in metadata.extra:
+            rest = metadata.without(lambda part: touches_groups(part, error.groups))
+        if rest is None or rest.files() == metadata.files():
+            raise error
+        self.transaction.report(metadata.files() - rest.files())
+        self.metadata = rest
+
+    def _preempted_metadata(self) -> dict[str, str]:
+        plan, action = self.scheduled.plan, self.scheduled.instant.action
+        done = (
+            self.metadata.file_groups()
+            if action != Action.CLUSTERING
+            else {(p, file_id) for p, ids in self.metadata.replaced.items() for file_id in ids}
+        )
+        preempted = {partition for partition, _ in plan.file_groups - done}
+        before = preempted_partitions(self.context.snapshot, action)
+        return format_preempted(before, plan.partitions, preempted)
 
 
 @dataclass(frozen=True)

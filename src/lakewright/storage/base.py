@@ -194,6 +194,14 @@ class Storage(Protocol):
         """
         return self
 
+    def with_timeout(self, seconds: float) -> Storage:
+        """Return a storage of the same files whose requests fail after about this time.
+
+        UnavailableError then leaves open what became of the request, as ever. A storage whose
+        client knows no timeouts returns itself.
+        """
+        return self
+
     def sync(self, paths: Iterable[str]) -> None:
         """Make files durable that were written with `unsynced`; missing files are ignored."""
         return

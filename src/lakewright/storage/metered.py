@@ -131,6 +131,11 @@ class ForwardingStorage(Storage):
         inner = self.inner.unsynced()
         return self if inner is self.inner else _SameCall(self, inner)
 
+    def with_timeout(self, seconds: float) -> Storage:
+        """Return the inner storage with this timeout, whose calls pass the same `_call`."""
+        inner = self.inner.with_timeout(seconds)
+        return self if inner is self.inner else _SameCall(self, inner)
+
     def sync(self, paths: Iterable[str]) -> None:
         """Forward without `_call`: only a disk syncs."""
         self.inner.sync(paths)

@@ -384,6 +384,13 @@ class ObjectStorage(RemoteStorage, VersionedStorage):
         client_for(storage.location, storage.options)
         return storage
 
+    def with_timeout(self, seconds: float) -> ObjectStorage:
+        """Return this storage with a client whose requests fail after `seconds`, with retries."""
+        # The client begins no retry after the second of these, and then waits once more.
+        half = max(1, round(seconds * 1000 / 2))
+        limits = {"timeout": f"{half}ms", "retry_timeout": f"{half / 1000}"}
+        return replace(self, options=tuple(sorted({**dict(self.options), **limits}.items())))
+
     @property
     def root(self) -> str:
         """The base path as a URI; `s3a://` for S3, as Spark expects."""

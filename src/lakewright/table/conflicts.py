@@ -12,9 +12,12 @@ A write is compared with these concurrent operations:
   Cancellable plans are skipped: they find the conflict when they try to complete, and fail.
 
 A cancellable plan yields where other operations would not. It does not wait for a pending write,
-but fails if one with a live heartbeat has announced files that would conflict with it; a pending
-overwrite conflicts with all file groups of the partitions that it has written to so far, or of the
-whole table. And a cancellable plan compacts no file group that was replaced.
+but leaves to one with a live heartbeat the file groups in which that has announced files that would
+conflict; a pending overwrite conflicts with all file groups of the partitions that it has written
+to so far, or of the whole table. A pending upsert that has announced nothing yet is expected in the
+partitions of the last writes: a clustering that wants to complete leaves these to it. And a
+cancellable plan compacts no file group that was replaced. Its conflicts are found for each file
+group (`PreemptedError`), so that it can complete without those.
 
 A compaction at C and another write at W of the same file group do not conflict, with three
 exceptions. A log file follows its completion time onto the new base file, and a replaced file group
@@ -30,7 +33,7 @@ the table.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -44,7 +47,12 @@ from lakewright.format.timeline_metadata import (
     parse_rollback,
     parse_rollback_plan,
 )
-from lakewright.model.commit_metadata import CommitMetadata, WriteStat, is_log
+from lakewright.model.commit_metadata import (
+    SERVICE_OPERATIONS,
+    CommitMetadata,
+    WriteStat,
+    is_log,
+)
 from lakewright.model.file_group import LogFile, parse_data_file
 from lakewright.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, State
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
@@ -53,6 +61,7 @@ from lakewright.table.markers import marked_files
 from lakewright.table.properties import read_optional
 from lakewright.table.snapshot import Snapshot, load_snapshot
 
+Plan = CompactionPlan | ClusteringPlan
 Group = tuple[str, str]
 Groups = frozenset[Group]
 
@@ -70,6 +79,10 @@ class OperationKind(Enum):
     LOG_COMPACTION = auto()
 
 
+_ROW_WRITES = (Action.COMMIT, Action.DELTA_COMMIT)
+# Writes of these operations change no file group that exists; other inserts go to small files.
+_BULK_INSERTS = ("BULK_INSERT", "BULK_INSERT_PREPPED")
+_RECENT_WRITES = 5
 _OVERWRITE_TABLE = "INSERT_OVERWRITE_TABLE"
 _KIND_BY_OPERATION = {
     "COMPACT": OperationKind.COMPACTION,
@@ -85,7 +98,9 @@ class ConcurrentOperation:
     `written_file_ids` are the full file ids of the first two. `log_files` are the log files, by
     partition and name, that the write created or that the plan compacts. `completed_at` is set once
     the completed file exists. A `cancellable` plan does not block writers. A pending overwrite will
-    replace all file groups of `emptied_partitions`, or of the `whole_table`.
+    replace all file groups of `emptied_partitions`, or of the `whole_table`; a pending upsert may
+    change any file group of `expected_partitions`. One that
+    `only_inserts` changes none that exists.
     """
 
     instant: InstantTime
@@ -99,7 +114,9 @@ class ConcurrentOperation:
     completed_at: InstantTime | None = None
     cancellable: bool = False
     emptied_partitions: frozenset[str] = frozenset()
+    expected_partitions: frozenset[str] = frozenset()
     whole_table: bool = False
+    only_inserts: bool = False
 
     def file_ids_of(self, group: Group) -> frozenset[str]:
         """Return the file ids under which a group, which may be a bucket, was written."""
@@ -118,6 +135,16 @@ class Conflict:
     instant: Instant
     groups: tuple[Group, ...]
     reason: str
+
+
+class PreemptedError(ConflictError):
+    """Other writes have file groups of a cancellable plan."""
+
+    @property
+    def groups(self) -> Groups:
+        """The file groups in conflict."""
+        groups = self.facts.get("groups", ())
+        return frozenset(groups) if isinstance(groups, tuple) else frozenset()
 
 
 Load = Callable[[Sequence[Instant]], Sequence[ConcurrentOperation]]
@@ -245,7 +272,7 @@ def candidate_instants(
     return tuple(i for i in (*completed, *pending) if i.requested_at != operation.instant)
 
 
-def find_conflict(
+def find_conflicts(
     operation: ConcurrentOperation,
     base: Timeline,
     now: Timeline,
@@ -254,8 +281,8 @@ def find_conflict(
     non_blocking: bool = False,
     yields_to_clustering: bool = True,
     live: frozenset[str] = frozenset(),
-) -> Conflict | None:
-    """Return the first conflict of a write that began on timeline `base` and completes on `now`.
+) -> Iterator[Conflict]:
+    """Yield the conflicts of a write that began on timeline `base` and completes on `now`.
 
     `load` returns the operations of the candidate instants; it is called only if there are any.
     """
@@ -265,7 +292,7 @@ def find_conflict(
             operation, base, now, yields_to_clustering=yields_to_clustering, live=live
         )
     if not others:
-        return None
+        return
     for instant, other in zip(others, load(others), strict=True):
         if other.cancellable and not instant.is_completed:
             continue
@@ -273,9 +300,14 @@ def find_conflict(
         if operation.cancellable and not instant.is_completed:
             # The conflict that the pending write would find if it completed after this one.
             groups |= _conflicting_groups(other, operation, non_blocking=non_blocking)
+            groups |= _expected_groups(operation, other)
         if groups:
-            return Conflict(instant, tuple(sorted(groups)), _reason(instant, other))
-    return None
+            yield Conflict(instant, tuple(sorted(groups)), _reason(instant, other))
+
+
+def _expected_groups(operation: ConcurrentOperation, other: ConcurrentOperation) -> Groups:
+    """Return the replaced file groups that a pending write may be about to change."""
+    return frozenset(g for g in operation.replaced_groups if g[0] in other.expected_partitions)
 
 
 def _conflicting_groups(
@@ -430,6 +462,7 @@ class ConflictChecker:
             non_blocking=non_blocking,
             yields_to_clustering=yields_to_clustering,
             live=yields_to or frozenset(),
+            completes=True,
         )
 
     def check_operation(
@@ -440,22 +473,29 @@ class ConflictChecker:
         non_blocking: bool,
         yields_to_clustering: bool = True,
         live: frozenset[str] = frozenset(),
+        completes: bool = False,
     ) -> None:
-        """Raise ConflictError if a concurrent operation conflicts with this write or plan."""
+        """Raise ConflictError if a concurrent operation conflicts with this write or plan.
+
+        What a pending write is only expected to change counts if the plan is about to complete:
+        until then the write may have shown what it changes.
+        """
         current = self._with_archived()
-        conflict = find_conflict(
+        conflicts = find_conflicts(
             operation,
             self.base,
             current,
             self._operations_with_plans
             if operation.completed_at is not None
-            else partial(self._operations, live=live),
+            else partial(self._operations, live=live, expected=completes),
             non_blocking=non_blocking,
             yields_to_clustering=yields_to_clustering,
             live=live,
         )
-        if conflict is not None:
-            raise _conflict_error(instant, conflict)
+        for conflict in conflicts:
+            if not operation.cancellable:
+                raise _conflict_error(instant, conflict)
+            raise _preempted_error(instant, [conflict, *conflicts])
 
     def _with_archived(self) -> Timeline:
         """Return the current timeline plus writes pending in `base` that are archived by now.
@@ -490,7 +530,11 @@ class ConflictChecker:
         return frozenset(i.requested_at for i in metadata.instants) or frozenset(metadata.commits)
 
     def _operations(
-        self, instants: Sequence[Instant], *, live: frozenset[str] = frozenset()
+        self,
+        instants: Sequence[Instant],
+        *,
+        live: frozenset[str] = frozenset(),
+        expected: bool = False,
     ) -> list[ConcurrentOperation]:
         completed = [i for i in instants if i.is_completed]
         commits = zip(completed, self._commits(completed), strict=True)
@@ -499,7 +543,11 @@ class ConflictChecker:
         }
         return [
             completed_operations.get(i)
-            or (self._marked_operation(i) if i.requested_at in live else self._planned_operation(i))
+            or (
+                self._marked_operation(i, expected=expected)
+                if i.requested_at in live
+                else self._planned_operation(i)
+            )
             for i in instants
         ]
 
@@ -543,8 +591,11 @@ class ConflictChecker:
             else self._pending_operation(instant)
         )
 
-    def _marked_operation(self, instant: Instant) -> ConcurrentOperation:
-        """Return what a pending write is known to touch, which may be less than it will touch."""
+    def _marked_operation(self, instant: Instant, *, expected: bool) -> ConcurrentOperation:
+        """Return what a pending write is known to touch, which may be less than it will touch.
+
+        With `expected` also where it is expected.
+        """
         files: tuple[str, ...] = ()
         operation = None
         # Best effort: a damaged or half-written file of another writer is no error of this one.
@@ -552,14 +603,29 @@ class ConflictChecker:
             files = marked_files(self.current.storage, instant.requested_at)
             data = self._read(replace(instant, state=State.REQUESTED))
             operation = parse_requested_replace(data).operation if data else None
-        return with_marker_files(self._pending_operation(instant), files, operation)
+        pending = self._pending_operation(instant)
+        announced = files or pending.groups or pending.only_inserts
+        if expected and not announced and instant.action in _ROW_WRITES:
+            pending = replace(pending, expected_partitions=self._recent_partitions())
+        return with_marker_files(pending, files, operation)
+
+    def _recent_partitions(self) -> frozenset[str]:
+        """Return the partitions of the last writes: where the next one is expected."""
+        writes = sorted(
+            self.current.timeline.completed(*_ROW_WRITES), key=lambda i: i.completed_at or ""
+        )
+        commits = self._commits(writes[-_RECENT_WRITES:])
+        written = [c for c in commits if (c.operation or "").upper() not in SERVICE_OPERATIONS]
+        return frozenset(partition for commit in written for partition in commit.stats)
 
     def _pending_operation(self, instant: Instant) -> ConcurrentOperation:
         data = self._read(instant) if instant.state is State.INFLIGHT else None
         if not data:
             return ConcurrentOperation(instant.requested_at, instant.completed_action)
         with errors_in_file(instant.file_name):
-            return operation_of_commit(instant, parse_commit(data))
+            metadata = parse_commit(data)
+        only_inserts = (metadata.operation or "").upper() in _BULK_INSERTS
+        return replace(operation_of_commit(instant, metadata), only_inserts=only_inserts)
 
     def _read(self, instant: Instant) -> bytes | None:
         path = self.current.timeline_path(instant)
@@ -571,6 +637,39 @@ def max_timeline_time(timeline: Iterable[Instant]) -> str:
     return max(
         (time for i in timeline for time in (i.requested_at, i.completed_at or "")), default=""
     )
+
+
+def _preempted_error(instant: Instant, conflicts: Sequence[Conflict]) -> PreemptedError:
+    groups = {group for conflict in conflicts for group in conflict.groups}
+    return PreemptedError(
+        conflicts[0].reason,
+        instant=instant.requested_at,
+        other=conflicts[0].instant.file_name,
+        groups=tuple(sorted(groups)),
+    )
+
+
+def without_groups(plan: Plan, groups: Groups) -> Plan | None:
+    """Return a plan without some file groups; None if nothing worth executing is left of it.
+
+    One file slice of several that were to be clustered together is left as it is.
+    """
+    if isinstance(plan, CompactionPlan):
+        operations = tuple(
+            o for o in plan.operations if _group_key(o.partition, o.file_id) not in groups
+        )
+        return replace(plan, operations=operations) if operations else None
+    kept = []
+    for group in plan.groups:
+        slices = tuple(s for s in group.slices if _group_key(s.partition, s.file_id) not in groups)
+        if len(slices) == len(group.slices) or len(slices) > 1:
+            kept.append(replace(group, slices=slices))
+    return replace(plan, groups=tuple(kept)) if kept else None
+
+
+def touches_groups(metadata: CommitMetadata, groups: Groups) -> bool:
+    """Whether a commit, or a part of one, writes or replaces one of some file groups."""
+    return any(_group_key(*group) in groups for group in metadata.file_groups())
 
 
 def _conflict_error(instant: Instant, conflict: Conflict) -> ConflictError:

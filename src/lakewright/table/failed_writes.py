@@ -42,7 +42,12 @@ from lakewright.model.timeline import Timeline
 from lakewright.storage.base import FileStatus, Storage
 from lakewright.table.conflicts import max_timeline_time
 from lakewright.table.heartbeat import FOLDER as HEARTBEATS
-from lakewright.table.heartbeat import check_heartbeat, is_expired, live_heartbeats
+from lakewright.table.heartbeat import (
+    check_heartbeat,
+    is_expired,
+    live_heartbeats,
+    storage_time_ms,
+)
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import SPILL, delete_markers, marker_folder
 from lakewright.table.options import HeartbeatSettings, TransactionSettings
@@ -141,25 +146,39 @@ def select_leftovers(
     return LeftoverFiles(tuple(sorted([*temporary, *heartbeats, *spilled])), tuple(sorted(marked)))
 
 
-def find_leftovers(storage: Storage, settings: HeartbeatSettings, clock: Clock) -> LeftoverFiles:
+def find_leftovers(
+    storage: Storage, settings: HeartbeatSettings, clock: Clock, *, check_clock: bool = False
+) -> LeftoverFiles:
     """Return what a table does not need any more.
 
     Temporary files are listed before the timeline: so each file of a pending write is checked
-    against a timeline that shows the write.
+    against a timeline that shows the write. `check_clock` is as in `live_heartbeats`.
     """
     temporary = TemporaryFiles.load(storage)
     snapshot = load_snapshot(storage)
+    leftovers = _leftovers_at(snapshot, temporary, settings, clock.now_ms())
+    if not check_clock or leftovers == LeftoverFiles():
+        return leftovers
+    storage_ms = storage_time_ms(storage)
+    if storage_ms is None:
+        return LeftoverFiles()
+    return _leftovers_at(snapshot, temporary, settings, min(storage_ms, clock.now_ms()))
+
+
+def _leftovers_at(
+    snapshot: Snapshot, temporary: TemporaryFiles, settings: HeartbeatSettings, now_ms: int
+) -> LeftoverFiles:
     # The archived timeline is read only if there are markers from before the active timeline.
     before_active = [at for at in temporary.marked if snapshot.timeline.is_archived(at)]
     leftovers = select_leftovers(
         temporary,
         snapshot.timeline,
-        clock.now_ms(),
+        now_ms,
         settings,
         archived=snapshot.archived_times if before_active else (),
         zone=zone_of(snapshot.config.timeline_zone),
     )
-    orphans = find_orphan_files(snapshot, settings, clock.now_ms())
+    orphans = find_orphan_files(snapshot, settings, now_ms)
     without_files = {orphan.instant for orphan in orphans if not orphan.files}
     return replace(
         leftovers,
@@ -335,7 +354,7 @@ def _rollback_all(
     # A rollback may ask a plan that is being executed to stop, so heartbeats of plans count as
     # well.
     pending_times = {i.requested_at for i in snapshot.timeline.pending()}
-    live = live_heartbeats(storage, pending_times, heartbeat, clock.now_ms())
+    live = live_heartbeats(storage, pending_times, heartbeat, clock.now_ms(), check_clock=True)
     if any(i.action == Action.ROLLBACK and i.requested_at not in live for i in pending):
         resume_rollbacks(snapshot, times, clock, by_markers=by_markers, alive=live)
         snapshot = load_snapshot(storage)

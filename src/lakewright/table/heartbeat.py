@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from lakewright.clock import Clock
-from lakewright.errors import ConflictError, InvalidError, LakewrightError
+from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
 from lakewright.model.instant import InstantTime
 from lakewright.model.table_config import META_FOLDER
 from lakewright.storage.base import Storage
@@ -16,7 +16,14 @@ from lakewright.table.options import HeartbeatSettings
 
 FOLDER = f"{META_FOLDER}/.heartbeat"
 _STOP_TIMEOUT_S = 10.0
+# A request that hangs leaves time for several others before the heartbeat expires.
+_REQUESTS_PER_EXPIRY = 6
+_MAX_HANGING_REQUESTS = 4
 _FILE_DELETED = "this writer's heartbeat is gone: its write was rolled back"
+_EXPIRED = "this writer's heartbeat has expired: its write may be rolled back"
+# In the folder of auxiliary files, where Hudi ignores files that it does not know.
+_CLOCK_PROBE = f"{META_FOLDER}/.aux/lakewright_clock"
+_CLOCK_TRIES = 3
 
 
 def last_heartbeats(storage: Storage) -> dict[str, int]:
@@ -25,16 +32,68 @@ def last_heartbeats(storage: Storage) -> dict[str, int]:
 
 
 def live_heartbeats(
-    storage: Storage, instants: Iterable[str], settings: HeartbeatSettings, now_ms: int
+    storage: Storage,
+    instants: Iterable[str],
+    settings: HeartbeatSettings,
+    now_ms: int,
+    *,
+    check_clock: bool = False,
 ) -> frozenset[str]:
-    """Return those of `instants` that have a live heartbeat; lists one folder."""
+    """Return those of `instants` that have a live heartbeat; lists one folder.
+
+    The clock of this machine may be wrong. With `check_clock`, which a process sets that acts on
+    the answer, a heartbeat that seems expired is compared with the time of the storage, which costs
+    writing a file; without that time it counts as live.
+    """
     check_heartbeat(settings)
-    live = {
-        instant
-        for instant, renewed_ms in last_heartbeats(storage).items()
-        if not is_expired(renewed_ms, settings, now_ms)
-    }
-    return frozenset(live.intersection(instants))
+    candidates = frozenset(instants)
+    renewed = {at: ms for at, ms in last_heartbeats(storage).items() if at in candidates}
+    live = _unexpired(renewed, settings, now_ms)
+    if not check_clock or len(live) == len(renewed):
+        return live
+    storage_ms = storage_time_ms(storage)
+    if storage_ms is None:
+        return frozenset(renewed)
+    return _unexpired(renewed, settings, storage_ms)
+
+
+def _unexpired(
+    renewed: Mapping[str, int], settings: HeartbeatSettings, now_ms: int
+) -> frozenset[str]:
+    return frozenset(at for at, ms in renewed.items() if not is_expired(ms, settings, now_ms))
+
+
+def storage_time_ms(storage: Storage) -> int | None:
+    """Return the time by the clock that gives files their modification times.
+
+    None if it is unknown: other processes that ask at the same time delete the file.
+    """
+    unsynced = storage.unsynced()
+    for _ in range(_CLOCK_TRIES):
+        unsynced.replace(_CLOCK_PROBE, b"")
+        status = unsynced.status(_CLOCK_PROBE)
+        unsynced.delete(_CLOCK_PROBE)
+        if status is not None:
+            return status.modified_ms
+    return None
+
+
+def check_execution_alive(
+    storage: Storage, instant: InstantTime, settings: HeartbeatSettings, clock: Clock
+) -> None:
+    """Raise ConflictError if the heartbeat of an execution is gone or expired.
+
+    For the tasks of an execution, which run in other processes than its heartbeat.
+    """
+    path = f"{FOLDER}/{instant}"
+    status = storage.status(path)
+    if status is None:
+        raise ConflictError(_FILE_DELETED, instant=instant, file=path)
+    if not is_expired(status.modified_ms, settings, clock.now_ms()):
+        return
+    storage_ms = storage_time_ms(storage)
+    if storage_ms is not None and is_expired(status.modified_ms, settings, storage_ms):
+        raise ConflictError(_EXPIRED, instant=instant, file=path)
 
 
 class Heartbeat:
@@ -61,8 +120,9 @@ class Heartbeat:
         check_heartbeat(settings)
         self._inheritable = inheritable
         # A sync may wait for all that other processes write to the disk, and a renewal must not be
-        # late.
-        self._storage = storage.unsynced()
+        # late; nor must it wait for an answer until the heartbeat has expired.
+        self._patience_s = settings.expires_after_ms / _REQUESTS_PER_EXPIRY / 1000
+        self._storage = storage.unsynced().with_timeout(self._patience_s)
         self._path = f"{FOLDER}/{instant}"
         self._instant = instant
         self._settings = settings
@@ -70,6 +130,7 @@ class Heartbeat:
         self._last_renewal: DualTimestamp | None = None
         self._loss_reason = ""  # why it is lost; empty while it is not
         self._renewal: PeriodicTask | None = None
+        self._hanging: list[threading.Thread] = []
         self._stop_count = 0
         # Never held during a request to storage: a renewal that hangs must not block a commit.
         self._guard = threading.Lock()
@@ -82,10 +143,27 @@ class Heartbeat:
         # With one tolerable miss, too, a renewal comes well before the last one expires.
         period_ms = min(self._settings.interval_ms, self._settings.expires_after_ms // 2)
         name = f"heartbeat {self._instant}"
-        self._renewal = PeriodicTask(self.beat, period_ms / 1000, self._clock, name=name)
+        self._renewal = PeriodicTask(self._beat_in_time, period_ms / 1000, self._clock, name=name)
+
+    def _beat_in_time(self) -> bool:
+        """Renew the heartbeat; a request that hangs does not keep the next one waiting.
+
+        Raises UnavailableError if the request is not answered in time. It is left to its thread,
+        and counts if storage answers it after all.
+        """
+        self._hanging = [thread for thread in self._hanging if thread.is_alive()]
+        if len(self._hanging) >= _MAX_HANGING_REQUESTS:
+            raise UnavailableError("storage answers no heartbeat", file=self._path)
+        request = _Request(self.beat, name=f"heartbeat {self._instant} request")
+        request.start()
+        request.join(self._patience_s)
+        if request.is_alive():
+            self._hanging.append(request)
+            raise UnavailableError("storage did not answer a heartbeat in time", file=self._path)
+        return request.result()
 
     def beat(self) -> bool:
-        """Renew the heartbeat unless it is lost; return whether it was renewed. Run by the thread.
+        """Renew the heartbeat unless it is lost; return whether it was renewed.
 
         Raises UnavailableError if storage does not answer: the next renewal may still be in time.
         """
@@ -96,9 +174,12 @@ class Heartbeat:
             return False
         self._storage.replace(self._path, b"")
         with self._guard:
-            if stop_count == self._stop_count:
+            is_running = stop_count == self._stop_count
+            # A request that hung may be answered after a later one.
+            latest = self._last_renewal
+            if is_running and (latest is None or latest.steady_ms <= now.steady_ms):
                 self._last_renewal = now
-            return stop_count == self._stop_count
+            return is_running
 
     def verify(self) -> None:
         """Raise ConflictError if another process may have found this heartbeat expired."""
@@ -145,13 +226,40 @@ class Heartbeat:
 
     def _find_loss_reason(self, last_renewal: DualTimestamp) -> str:
         if self._has_expired(last_renewal):
-            return "this writer's heartbeat has expired: its write may be rolled back"
+            return _EXPIRED
         status = self._storage.status(self._path)
         if status is None:
             return _FILE_DELETED
         if is_expired(status.modified_ms, self._settings, self._clock.now_ms()):
             return "this writer's heartbeat has expired on storage: check the clocks"
         return ""
+
+
+class _Request(threading.Thread):
+    """One call in a thread of its own, and its result."""
+
+    def __init__(self, call: Callable[[], bool], *, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._call: Callable[[], bool] | None = call
+        self._result = False
+        self._error: LakewrightError | None = None
+
+    def run(self) -> None:
+        """Make the call."""
+        assert self._call is not None
+        try:
+            self._result = self._call()
+        except LakewrightError as error:
+            self._error = error
+        finally:
+            # A heartbeat that is no longer referenced must be garbage collected.
+            self._call = None
+
+    def result(self) -> bool:
+        """Return or raise what the call has returned or raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 def check_heartbeat(settings: HeartbeatSettings) -> None:

@@ -224,6 +224,13 @@ class PlanSettings:
         doc="How old a cancellable plan that was not started must be before a lazy clean rolls it "
         "back. 0: the next clean does, unless the plan is being executed.",
     )
+    escalate_after: int = option(
+        "lakewright.plan.escalate.after",
+        0,
+        parse=at_least(0),
+        doc="How often in a row writers may preempt cancellable clusterings of a partition, before "
+        "its plan is an ordinary one, which writers wait for. 0: always.",
+    )
 
 
 PLAN_KEYS = option_keys(PlanSettings)

@@ -24,6 +24,7 @@ from lakewright.model.plans import SERVICE_KEY, ClusteringPlan, CompactionPlan
 from lakewright.model.table_config import TableType
 from lakewright.storage.base import MissingFileError
 from lakewright.table.archived_timeline import load_archived_metadata
+from lakewright.table.preemption import parse_preempted
 from lakewright.table.rollback import load_rollback
 from lakewright.table.snapshot import Snapshot
 
@@ -95,6 +96,10 @@ def partitions_since(
     carried_over = {
         **dict.fromkeys(plan.missing_partitions or (), since),
         **dict.fromkeys(_partitions_with_new_logs(snapshot, last, plan), since),
+        # A write that has preempted the plan there may have failed since.
+        **dict.fromkeys(
+            parse_preempted(snapshot.commits([last])[0].extra) if plan.cancellable else (), since
+        ),
         **brought_back,
     }
     return window_partitions(commits, carried_over, since)

@@ -25,18 +25,26 @@ heartbeat, and the others find that of the first.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import NoReturn
 
+from lakewright.clock import Clock
 from lakewright.errors import ConflictError, LakewrightError, UnavailableError
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import parse_data_file
 from lakewright.model.instant import WRITE_ACTIONS, Instant, InstantTime, State
-from lakewright.model.plans import ClusteringPlan, CompactionPlan, RollbackCause
+from lakewright.model.plans import RollbackCause
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import Storage, split_path
-from lakewright.table.conflicts import ConflictChecker, operation_of_plan
+from lakewright.table.conflicts import (
+    ConflictChecker,
+    Plan,
+    PreemptedError,
+    operation_of_plan,
+    without_groups,
+)
+from lakewright.table.heartbeat import check_execution_alive
 from lakewright.table.instant_files import all_files_present
 from lakewright.table.locks.base import Lock
 from lakewright.table.markers import (
@@ -51,12 +59,13 @@ from lakewright.table.markers import (
     marker_folder,
     registrations,
 )
-from lakewright.table.options import ClusteringUpdateStrategy, Concurrency
+from lakewright.table.options import ClusteringUpdateStrategy, Concurrency, HeartbeatSettings
 from lakewright.table.rollback import PendingRollback, pending_rollback_of, rollback_locked
 from lakewright.table.snapshot import Snapshot, list_timeline, load_snapshot
 from lakewright.table.transaction import Transaction, WriterContext
 
 _BY_EXECUTION = "its execution"
+_ROLLED_BACK = "this execution was rolled back by another process"
 # An error may list many file groups.
 _MAX_REASON_LENGTH = 1000
 
@@ -67,7 +76,7 @@ class ExecutionAttempt:
 
     `file` is the path of its registration: a file that it could have created, in a partition of the
     plan. A `stoppable` attempt checks for a requested rollback while it runs. `began_at` is when it
-    began, as an instant time.
+    began, as an instant time. `heartbeat` are the settings of its heartbeat, if it has one.
     """
 
     instant: InstantTime
@@ -75,6 +84,7 @@ class ExecutionAttempt:
     file: str
     stoppable: bool = False
     began_at: InstantTime = ""
+    heartbeat: HeartbeatSettings | None = None
 
     @classmethod
     def create(
@@ -101,6 +111,18 @@ class ExecutionAttempt:
     def is_current(self, storage: Storage) -> bool:
         """Whether no process has rolled this attempt back."""
         return marker_exists(storage, self.instant, self.file, MarkerKind.CREATE)
+
+    def check_alive(self, storage: Storage, clock: Clock) -> None:
+        """Raise ConflictError if others may have rolled this attempt back, as it will not commit.
+
+        If storage does not answer the attempt goes on: its commit checks the same.
+        """
+        if self.heartbeat is None:
+            return
+        with suppress(UnavailableError):
+            if not self.is_current(storage):
+                raise ConflictError(_ROLLED_BACK, instant=self.instant)
+            check_execution_alive(storage, self.instant, self.heartbeat, clock)
 
     def wrote(self, path: str) -> bool:
         """Whether this attempt wrote a data file, by the write token in its name."""
@@ -137,7 +159,8 @@ class PlanTransaction(Transaction):
             force_heartbeat=force_heartbeat,
             inheritable=True,
         )
-        self.attempt = attempt
+        has_heartbeat = self._heartbeat is not None
+        self.attempt = replace(attempt, heartbeat=writer.heartbeat if has_heartbeat else None)
         self.cancellable = attempt.stoppable
         self._cause = RollbackCause(_BY_EXECUTION, "it was not completed")
         self._plan_rolled_back = False
@@ -189,11 +212,16 @@ class PlanTransaction(Transaction):
                 # the heartbeat file may be its own.
                 self.stop_heartbeat(leave_file=True)
 
-    def check_preemption(self, plan: CompactionPlan | ClusteringPlan) -> None:
-        """Raise ConflictError if a write has preempted a cancellable plan before it starts."""
-        if self.cancellable:
-            pending = self._pending(State.INFLIGHT)
-            transaction = self.writer.transaction
+    def without_preempted(self, plan: Plan) -> Plan:
+        """Return what writes have left of a cancellable plan before it starts.
+
+        Raises PreemptedError if that is nothing.
+        """
+        if not self.cancellable:
+            return plan
+        pending = self._pending(State.INFLIGHT)
+        transaction = self.writer.transaction
+        try:
             ConflictChecker(self._base_timeline, self.snapshot).check_operation(
                 pending,
                 operation_of_plan(pending, plan),
@@ -202,6 +230,12 @@ class PlanTransaction(Transaction):
                 is ClusteringUpdateStrategy.REJECT,
                 live=self._higher_priority_writes(self.snapshot) or frozenset(),
             )
+        except PreemptedError as error:
+            rest = without_groups(plan, error.groups)
+            if rest is None:
+                raise
+            return rest
+        return plan
 
     def _higher_priority_writes(self, current: Snapshot) -> frozenset[str] | None:
         if not self.cancellable:
@@ -244,9 +278,7 @@ class PlanTransaction(Transaction):
         """Do nothing: the plan names the files that were read, and no orphan file is among them."""
 
     def _raise_rolled_back(self) -> NoReturn:
-        raise ConflictError(
-            "this execution was rolled back by another process", instant=self.instant
-        )
+        raise ConflictError(_ROLLED_BACK, instant=self.instant)
 
     def _delete_late_completed_files(self) -> bool:
         """Delete late completed files of attempts that were rolled back before this one began.

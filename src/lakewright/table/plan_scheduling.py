@@ -164,6 +164,14 @@ def _schedule_locked(
             return request
         requested = Instant(request.instant, action, State.REQUESTED)
         lock.verify()
+        # The planner, which writes nothing, has only the clock of this machine to judge by.
+        live = writer.live_instants(i.requested_at for i in request.supersedes)
+        for other in request.supersedes:
+            if other.requested_at in live:
+                return Skip(
+                    f"{other.action} {other.requested_at} has some of its file groups, and is "
+                    "being executed"
+                )
         if request.supersedes:
             cause = RollbackCause(
                 f"{action} {request.instant}", "a plan that is not cancellable goes before"

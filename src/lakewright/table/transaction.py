@@ -165,7 +165,9 @@ class WriterContext:
         candidates = frozenset(instants)
         if not candidates:
             return candidates
-        return live_heartbeats(self.storage, candidates, self.heartbeat, self.clock.now_ms())
+        return live_heartbeats(
+            self.storage, candidates, self.heartbeat, self.clock.now_ms(), check_clock=True
+        )
 
     def new_heartbeat(self, instant: InstantTime, inheritable: bool) -> Heartbeat:
         """Return the heartbeat of a write, not yet started; for `inheritable` see `Heartbeat`."""

@@ -242,6 +242,8 @@ def _plan_write(
     merge_on_read = config.table_type is TableType.MERGE_ON_READ
     return WritePlan(
         action=Action.DELTA_COMMIT if merge_on_read else Action.COMMIT,
+        # Before the shuffle, which finds the file groups: a bulk insert changes none of them.
+        inflight=format_commit(CommitMetadata(operation=operation.value)),
         properties=properties,
         settings=settings,
         schema=schema,

@@ -6,12 +6,13 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
-from lakewright.storage.object_store import ObjectStorage
+from lakewright.storage.object_store import ObjectStorage, client_for
 
 TOKEN = "x-amz-meta-lakewright"
 
@@ -235,3 +236,17 @@ def test_one_key_of_many_that_is_not_deleted(
     assert type(caught.value) is kind
     assert "t/b" in str(caught.value)
     assert code in str(caught.value)
+
+
+def test_a_storage_with_a_timeout_has_a_client_that_gives_up_in_time(
+    storage: ObjectStorage, bucket: Bucket
+) -> None:
+    patient = client_for(storage.location, storage.options)
+    assert (patient.client_options or {})["timeout"] == "120s"
+    impatient = storage.with_timeout(20)
+    client = client_for(impatient.location, impatient.options)
+    assert (client.client_options or {})["timeout"] == "10000ms"
+    assert (client.retry_config or {})["retry_timeout"] == timedelta(seconds=10)
+    impatient.replace("f", b"written")
+    assert bucket.data == b"written"
+    assert storage.status("f") is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ from lakewright.table.conflicts import (
     Group,
     OperationKind,
     candidate_instants,
-    find_conflict,
+    find_conflicts,
     operation_of_clustering_plan,
     operation_of_commit,
     operation_of_compaction_plan,
@@ -616,7 +617,11 @@ def judged(case: Case) -> Conflict | None:
     mine = marked(instants[at(tick)], text, case.operation)
     before = as_of(now, tick)
     live = frozenset(map(at, case.announced))
-    return find_conflict(mine, before, now, load, non_blocking=case.non_blocking, live=live)
+    return first_conflict(mine, before, now, load, non_blocking=case.non_blocking, live=live)
+
+
+def first_conflict(*arguments: Any, **options: Any) -> Conflict | None:
+    return next(find_conflicts(*arguments, **options), None)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
@@ -645,7 +650,7 @@ def test_nothing_is_loaded_without_concurrent_writes() -> None:
         commit    |--
         """)
     mine = ConcurrentOperation(at(3), Action.COMMIT, base_groups=frozenset({("p1", "f1")}))
-    assert find_conflict(mine, as_of(now, 3), now, load) is None
+    assert first_conflict(mine, as_of(now, 3), now, load) is None
 
 
 def test_a_compaction_at_a_past_instant_that_completed_concurrently_is_checked() -> None:
@@ -694,7 +699,7 @@ def test_a_log_file_that_has_landed(
         other = Instant(other.requested_at, Action.COMMIT, completed_at=at(7))
     mine = operation_of_commit(LATE, metadata(at(2), "f1+", "UPSERT"))
     plan = operation_of_compaction_plan(other, CompactionPlan(operations=(operation,)))
-    conflict = find_conflict(
+    conflict = first_conflict(
         mine,
         Timeline(),
         Timeline.from_instants([other]),
@@ -712,7 +717,7 @@ def test_an_execution_meets_a_log_file_that_landed_since(
     text = "f1@" if operation == "COMPACT" else "f1+"
     mine = operation_of_commit(AFTER_IT, metadata(at(5), text, operation))
     write = operation_of_commit(other, metadata(at(2), "f1+", "UPSERT"))
-    conflict = find_conflict(mine, Timeline(), Timeline.from_instants([other]), lambda _: [write])
+    conflict = first_conflict(mine, Timeline(), Timeline.from_instants([other]), lambda _: [write])
     assert (conflict is not None) == clash
 
 

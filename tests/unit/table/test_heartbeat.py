@@ -13,12 +13,13 @@ from lakewright.storage.base import Storage
 from lakewright.storage.local import LocalStorage
 from lakewright.storage.memory import MemoryStorage
 from lakewright.table.heartbeat import Heartbeat, live_heartbeats
+from lakewright.table.locks.retry import DualTimestamp
 from lakewright.table.options import HeartbeatSettings
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import CountingStorage
 from lakewright.testing.timeline_drawing import at
 from support.faults import SlowStorage, UnreliableStorage, WatchedStorage
-from support.processes import HANG_TIMEOUT_S
+from support.processes import HANG_TIMEOUT_S, wait_until
 
 T1, T2, T3 = at(1), at(2), at(3)
 FILE = f".hoodie/.heartbeat/{T1}"
@@ -262,6 +263,91 @@ def test_a_renewal_that_hangs_blocks_no_process(
     assert list(memory.files()) == [FILE]
     with pytest.raises(ConflictError, match="not started"):
         heart.verify()
+
+
+class OneHangs(UnreliableStorage):
+    """Lets the second beat hang until it is let go; `beats` counts those that are over."""
+
+    __slots__ = ("beats", "calls", "let_go", "others")
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.calls = self.beats = 0
+        self.let_go = threading.Event()
+        self.others = threading.Event()
+
+    def replace(self, path: str, data: bytes) -> None:
+        self.calls += 1
+        if self.calls == 2:
+            assert self.let_go.wait(HANG_TIMEOUT_S)
+        super().replace(path, data)
+        self.beats += 1
+        if self.beats == 4:
+            self.others.set()
+
+
+def test_a_renewal_that_hangs_does_not_stop_the_others(memory: MemoryStorage) -> None:
+    clock = SetClock()
+    storage = OneHangs(MemoryStorage.fresh(now_ms=clock.now_ms))
+    heart = Heartbeat(storage, T1, HeartbeatSettings(interval_ms=40, misses=3), clock)
+    heart.start()
+    assert storage.others.wait(HANG_TIMEOUT_S)
+    heart.verify()
+    last = heart._last_renewal
+    clock.time_ms += 100
+    wait_until(lambda: heart._last_renewal != last)
+    # The answer that comes late is older than what came since.
+    late = next(t for t in threading.enumerate() if t.name == f"heartbeat {T1} request")
+    clock.time_ms += 100
+    wait_until(lambda: heart._last_renewal == DualTimestamp.now(clock))
+    storage.let_go.set()
+    late.join(HANG_TIMEOUT_S)
+    heart.verify()
+    heart.stop()
+
+
+class SetClock(SystemClock):
+    """A clock that stands still until it is set."""
+
+    time_ms = 1_767_225_600_000
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+
+def test_requests_that_all_hang_are_not_piled_up(
+    hanging: HangingStorage, clock: ManualClock
+) -> None:
+    heart = Heartbeat(hanging, T1, HeartbeatSettings(interval_ms=6, misses=1), clock)
+    heart.start()
+
+    def requests() -> int:
+        return sum(t.name == f"heartbeat {T1} request" for t in threading.enumerate())
+
+    wait_until(lambda: len(heart._hanging) == 4)
+    with pytest.raises(UnavailableError, match="answers no heartbeat"):
+        heart._beat_in_time()
+    assert requests() == 4
+    hanging.let_go.set()
+    wait_until(lambda: requests() == 0)
+    heart.stop()
+
+
+def test_a_request_is_given_up_long_before_the_heartbeat_expires(clock: ManualClock) -> None:
+    timeouts: list[float] = []
+
+    class Recorded(UnreliableStorage):
+        __slots__ = ()
+
+        def with_timeout(self, seconds: float) -> Storage:
+            timeouts.append(seconds)
+            return self
+
+    Heartbeat(Recorded(MemoryStorage.fresh()), T1, SETTINGS, clock)
+    assert timeouts == [20.0]
 
 
 OFTEN = HeartbeatSettings(interval_ms=5, misses=1_000_000)

@@ -120,7 +120,7 @@ def _require_pending(context: ExecutionContext) -> None:
 def _delete_leftovers(context: ExecutionContext) -> None:
     """Delete the leftover and orphan files of crashed writers."""
     storage = context.writer.storage
-    leftovers = find_leftovers(storage, context.writer.heartbeat, context.clock)
+    leftovers = find_leftovers(storage, context.writer.heartbeat, context.clock, check_clock=True)
     delete_leftovers(storage, leftovers)
     if leftovers.orphans:
         with context.writer.locked():

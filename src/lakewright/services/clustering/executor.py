@@ -62,7 +62,7 @@ def cluster(context: ExecutionContext, plan: ClusteringPlan) -> CommitMetadata:
     if ordering is not None:
         ordering.check(task.stored_schema)
     write = partial(write_clustering_task, ordering, settings.sort_bytes)
-    return run_rewrite(context, task, write, clustering_tasks, size=_size, replaced=_replaced(plan))
+    return run_rewrite(context, task, write, clustering_tasks, size=_size, replaced=_replaced)
 
 
 def write_clustering_task(
@@ -158,12 +158,9 @@ def _keys(plan: ClusteringPlan) -> list[GroupKey]:
     return [(planned.partition, planned.file_id) for planned in plan.operations]
 
 
-def _replaced(plan: ClusteringPlan) -> dict[str, tuple[str, ...]]:
-    """The file ids of a plan by partition."""
-    by_partition: dict[str, list[str]] = {}
-    for partition, file_id in sorted(_keys(plan)):
-        by_partition.setdefault(partition, []).append(file_id)
-    return {partition: tuple(ids) for partition, ids in by_partition.items()}
+def _replaced(task: ClusteringTask) -> dict[str, tuple[str, ...]]:
+    """The file ids of a task by partition."""
+    return {task.partition: tuple(sorted(item.file_id for item in task.slices))}
 
 
 def _size(task: ClusteringTask) -> int:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import IntEnum
 from itertools import groupby
 
 from lakewright.model.file_group import FileSlice, GroupKey
 from lakewright.model.instant import Action
 from lakewright.model.plans import (
+    ESCALATED,
     ClusteringGroup,
     ClusteringPlan,
     ClusteringSlice,
@@ -162,6 +164,57 @@ def _split(partitions: Sequence[str], chosen: Sequence[str]) -> Filtered:
     return sorted(distinct), sorted(set(partitions) - distinct)
 
 
+# Partitions in which writers preempt cancellable plans.
+
+_AFTER_OTHERS = "planned after the others"
+
+
+class Turn(IntEnum):
+    """In which order partitions are planned; a plan has partitions of one turn only."""
+
+    FIRST = 0
+    PREEMPTED = 1
+    ESCALATED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Preemptions:
+    """How often in a row writers have preempted plans, by partition.
+
+    After `escalate_after` times a plan is one that writers wait for; 0: never.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict, hash=False)
+    escalate_after: int = 0
+
+    def turn(self, partition: str) -> Turn:
+        """Return when a partition is planned."""
+        count = self.counts.get(partition, 0)
+        if self.escalate_after and count >= self.escalate_after:
+            return Turn.ESCALATED
+        return Turn.PREEMPTED if count else Turn.FIRST
+
+    def max_slices(self, partition: str, slices: int) -> int:
+        """Return how many slices a group may have: half as many after each preemption.
+
+        The smaller a group, the shorter it takes, and the fewer writes change one of its slices.
+        """
+        return max(2, slices >> min(self.counts.get(partition, 0), _MAX_HALVINGS))
+
+    def reason(self, partition: str) -> str:
+        """Return why a partition is left to a later plan."""
+        return f"preempted {self.counts.get(partition, 0)} times, {_AFTER_OTHERS}"
+
+
+def is_left_to_next_plan(reason: str) -> bool:
+    """Whether a partition was skipped only to be planned after the others."""
+    return reason.endswith(_AFTER_OTHERS)
+
+
+_MAX_HALVINGS = 30
+SMALLER_GROUPS = "clustered in smaller groups, as writers preempted larger ones"
+
+
 # Grouping of small file slices.
 
 
@@ -200,13 +253,16 @@ def plan_clustering(
     default_size: int = 125_829_120,
     clustered: Collection[str] = (),
     recorded: Mapping[str, str] | None = None,
+    preemptions: Preemptions | None = None,
 ) -> ClusteringPlan | Skip:
     """Group the newest file slices of some partitions into a plan.
 
     `locked` maps the file groups of pending plans to these plans, `filtered` maps partitions to why
     they are skipped, `path_of` makes a path absolute, and `default_size` is the assumed size of a
     slice without a base file. `clustered` are the instants of clusterings that wrote files as this
-    plan would, and `recorded` is extra metadata for the next plan.
+    plan would, and `recorded` is extra metadata for the next plan. `preemptions` say in which
+    partitions writers were faster before: these are planned once there is nothing else to plan, in
+    smaller groups.
 
     A partition is missing if the plan leaves out a file slice of it that is to be clustered. That
     does not apply to large files, to files that a clustering has written and that would not become
@@ -217,32 +273,39 @@ def plan_clustering(
     rewritten comes last in the next one.
     """
     skipped = SkippedPartitions(dict(filtered or {}))
-    ordered = sorted(slices, key=lambda item: (item.partition, item.file_id))
-    candidates: list[list[FileSlice]] = []
-    for partition, partition_slices in groupby(ordered, key=lambda item: item.partition):
-        small = []
-        for item in partition_slices:
-            holder = locked.get((partition, item.file_id))
-            if not _is_small(item, settings):
-                continue
-            if holder is not None:
-                skipped.add(partition, f"{HELD_BY}{holder}")
-                continue
-            small.append(item)
-        candidates += [
+    preempted = preemptions or Preemptions()
+    candidates: dict[str, list[list[FileSlice]]] = {}
+    for partition, small in _small_slices(slices, settings, locked, skipped):
+        max_slices = preempted.max_slices(partition, len(small))
+        worthwhile = [
             group
-            for group in _slice_groups(small, settings, default_size)
+            for group in _slice_groups(small, settings, default_size, max_slices)
             if not _is_clustered(group, clustered, settings, default_size)
         ]
-    oldest = sorted(range(len(candidates)), key=lambda number: _oldest_instant(candidates[number]))
-    taken = set(oldest[: settings.max_groups])
-    for number, group in enumerate(candidates):
-        if number not in taken:
-            skipped.add(group[0].partition, f"beyond the limit of {settings.max_groups} groups")
+        if worthwhile:
+            candidates[partition] = worthwhile
+    turn = min(map(preempted.turn, candidates), default=Turn.FIRST)
+    in_turn: list[list[FileSlice]] = []
+    for partition, partition_groups in candidates.items():
+        if preempted.turn(partition) is not turn:
+            skipped.add(partition, preempted.reason(partition))
+            continue
+        if partition in preempted.counts:
+            # The files that these groups leave may be clustered further.
+            skipped.add(partition, SMALLER_GROUPS)
+        in_turn += partition_groups
+    # Groups of partitions that were preempted most often come last, then those with newer files.
+    in_turn.sort(
+        key=lambda group: (preempted.counts.get(group[0].partition, 0), _oldest_instant(group))
+    )
+    for group in in_turn[settings.max_groups :]:
+        skipped.add(group[0].partition, f"beyond the limit of {settings.max_groups} groups")
     groups = [
         _group(group, settings, path_of, default_size)
-        for number, group in enumerate(candidates)
-        if number in taken
+        for group in sorted(
+            in_turn[: settings.max_groups],
+            key=lambda group: (preempted.counts.get(group[0].partition, 0), group[0].partition),
+        )
     ]
     if not groups:
         return _no_plan(skipped)
@@ -250,9 +313,28 @@ def plan_clustering(
     return ClusteringPlan(
         groups=tuple(groups),
         strategy=ClusteringStrategy(class_name=settings.execution_class, params=settings.params),
-        extra=extra if window.records_missing else {},
+        extra={
+            **(extra if window.records_missing else {}),
+            **({ESCALATED: "true"} if turn is Turn.ESCALATED else {}),
+        },
         missing_partitions=skipped.partitions if window.records_missing else None,
     )
+
+
+def _small_slices(
+    slices: Iterable[FileSlice],
+    settings: ClusteringSettings,
+    locked: Mapping[GroupKey, str],
+    skipped: SkippedPartitions,
+) -> Iterator[tuple[str, list[FileSlice]]]:
+    """Yield the slices of each partition that are to be clustered and that no plan locks."""
+    ordered = sorted(slices, key=lambda item: (item.partition, item.file_id))
+    for partition, partition_slices in groupby(ordered, key=lambda item: item.partition):
+        small = [item for item in partition_slices if _is_small(item, settings)]
+        for item in small:
+            if (partition, item.file_id) in locked:
+                skipped.add(partition, f"{HELD_BY}{locked[partition, item.file_id]}")
+        yield partition, [item for item in small if (partition, item.file_id) not in locked]
 
 
 def _no_plan(skipped: SkippedPartitions) -> Skip:
@@ -270,14 +352,17 @@ def _is_small(item: FileSlice, settings: ClusteringSettings) -> bool:
 
 
 def _slice_groups(
-    slices: Sequence[FileSlice], settings: ClusteringSettings, default_size: int
+    slices: Sequence[FileSlice],
+    settings: ClusteringSettings,
+    default_size: int,
+    max_slices: int,
 ) -> Iterator[list[FileSlice]]:
     """Split the slices of one partition into groups of at most `group_bytes`."""
     group: list[FileSlice] = []
     total = 0
     for item in sorted(slices, key=lambda item: _order(item, settings.slice_order, default_size)):
         size = _base_size(item, default_size)
-        if group and total + size > settings.group_bytes:
+        if group and (total + size > settings.group_bytes or len(group) >= max_slices):
             yield from _if_worthwhile(group, total, settings)
             group, total = [], 0
         group.append(item)

@@ -24,6 +24,8 @@ from lakewright.services.clustering.options import (
     commits_to_wait_for,
 )
 from lakewright.services.clustering.planner import (
+    SMALLER_GROUPS,
+    Preemptions,
     check_clustering_trigger,
     choose_partitions,
     plan_clustering,
@@ -39,6 +41,8 @@ from lakewright.services.planning import (
     missing_partitions_are_due,
 )
 from lakewright.storage.base import Storage
+from lakewright.table.options import plan_settings
+from lakewright.table.preemption import preempted_partitions
 from lakewright.table.snapshot import Snapshot
 from lakewright.write.options import write_settings
 
@@ -123,7 +127,16 @@ def _plan(
             **settings.candidate_limits,
             **(ranking.to_extra_metadata() if ranking is not None else {}),
         },
+        preemptions=_preemptions(context),
     )
+
+
+def _preemptions(context: PlanningContext) -> Preemptions:
+    plans = plan_settings(context.snapshot.config, context.options)
+    if not plans.cancellable:
+        return Preemptions()
+    counts = preempted_partitions(context.snapshot, Action.CLUSTERING)
+    return Preemptions(counts, plans.escalate_after)
 
 
 def _clustered_alike(
@@ -140,6 +153,7 @@ def _clustered_alike(
         at
         for at, plan in snapshot.clustering_plans(instants).items()
         if SERVICE_KEY not in plan.extra
+        and SMALLER_GROUPS not in plan.missing_reasons.values()
         and settings.writes_like(plan.strategy.params if plan.strategy is not None else {})
     )
 

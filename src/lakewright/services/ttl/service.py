@@ -14,7 +14,6 @@ from lakewright.clock import Clock, zone_of
 from lakewright.errors import ConflictError, UnavailableError
 from lakewright.model.instant import Action, parse_time
 from lakewright.model.plans import SERVICE_KEY, Skip
-from lakewright.model.table_config import META_FOLDER
 from lakewright.model.ttl import (
     TTL_KEYS,
     TtlSettings,
@@ -37,6 +36,7 @@ from lakewright.services.ttl.partition_age import (
 from lakewright.services.ttl.planner import TtlDecision, TtlPlan, beyond_limit, plan_ttl
 from lakewright.services.ttl.record_ttl import RecordTtl
 from lakewright.storage.base import Storage
+from lakewright.table.heartbeat import storage_time_ms
 from lakewright.table.options import HeartbeatSettings
 from lakewright.table.snapshot import Snapshot
 from lakewright.table.time_generator import format_epoch_ms
@@ -45,8 +45,6 @@ from lakewright.utils.concurrent import gc_paused
 from lakewright.write.task import Operation
 from lakewright.write.writer import Commit, EmptyRows, RowSource, WriteRequest, execute_write
 
-# In the folder of auxiliary files, where Hudi ignores files that it does not know.
-_PROBE = f"{META_FOLDER}/.aux/lakewright_clock"
 _MAX_AHEAD_MS = 3_600_000
 
 
@@ -57,12 +55,8 @@ def check_clock_skew(storage: Storage, clock: Clock) -> None:
     """
     if not storage.has_own_clock:
         return
-    storage.replace(_PROBE, b"")
-    try:
-        status = storage.status(_PROBE)
-    finally:
-        storage.delete(_PROBE)
-    ahead_ms = clock.now_ms() - status.modified_ms if status is not None else 0
+    storage_ms = storage_time_ms(storage)
+    ahead_ms = clock.now_ms() - storage_ms if storage_ms is not None else 0
     if ahead_ms > _MAX_AHEAD_MS:
         raise UnavailableError(
             "the clock of this machine is ahead of the storage's: nothing was deleted; set it "

@@ -172,7 +172,8 @@ def _create_partition_metadata(writer: WriterContext, finding: Finding) -> None:
 
 
 def _delete_leftovers(writer: WriterContext, finding: Finding) -> None:
-    delete_leftovers(writer.storage, find_leftovers(writer.storage, writer.heartbeat, writer.clock))
+    leftovers = find_leftovers(writer.storage, writer.heartbeat, writer.clock, check_clock=True)
+    delete_leftovers(writer.storage, leftovers)
 
 
 def _delete_orphans(writer: WriterContext, finding: Finding) -> None:

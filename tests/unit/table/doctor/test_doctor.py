@@ -25,7 +25,7 @@ from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
 from support.faults import each_crash
 from support.golden import NAMES, GoldenTables, upload
-from support.tables import NO_SERVICES, WrittenTable, row
+from support.tables import NO_SERVICES, WrittenTable, row, set_clock
 
 DAYS = ("2026-01-01", "2026-01-02")
 LATER_MS = 10 * SILENT_MS
@@ -47,9 +47,16 @@ def examined(table: WrittenTable, *, later_ms: int = 0) -> Diagnosis:
 
 
 def repaired(table: WrittenTable, *, later_ms: int = 0) -> Diagnosis:
-    clock = ManualClock(_now_ms(table.storage) + later_ms)
+    clock = advanced(table.storage, later_ms)
     writer = replace(table.writer().writer(), clock=clock)
     return repair(writer, examine(table.storage, clock))
+
+
+def advanced(storage: MemoryStorage, later_ms: int) -> ManualClock:
+    """A clock so much later than the newest file, by which the storage goes from now on."""
+    clock = ManualClock(_now_ms(storage) + later_ms)
+    set_clock(storage, clock)
+    return clock
 
 
 def _now_ms(storage: Storage) -> int:
@@ -391,14 +398,14 @@ def test_a_repair_that_is_killed_is_ended_by_the_next(case: Case, *, after_effec
         table.upsert([row("k0", 2, "second", DAYS[0])])
         rows = table.rows()
         case.damage(table)
-        clock = ManualClock(_now_ms(table.storage) + case.later_ms)
+        clock = advanced(table.storage, case.later_ms)
         writer = replace(table.writer().writer(), clock=clock)
         diagnosis = examine(table.storage, clock)
         dying = CrashingStorage(table.storage, survive, after_effect=after_effect)
         with suppress(Crash):
             repair(replace(writer, storage=dying), diagnosis)
         # The killed process left heartbeats and markers that are young by then.
-        later = ManualClock(clock.now_ms() + LATER_MS)
+        later = advanced(table.storage, case.later_ms + LATER_MS)
         diagnosis_after = repair(replace(writer, clock=later), examine(table.storage, later))
         assert (diagnosis_after.findings, table.rows()) == ((), rows), survive
         if not dying.crashed:
