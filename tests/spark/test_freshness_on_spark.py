@@ -54,9 +54,9 @@ def test_freshness_is_reported_and_awaited(table: lw.Table) -> None:
 def test_procedures_show_it(spark: SparkSession, table: lw.Table) -> None:
     rows = spark.sql(f"CALL show_freshness(path => '{table.path}')").collect()
     assert [tuple(row) for row in rows[:3]] == [
-        ("", "snapshot", T + 50, T + 50),
-        ("", "read_optimized", T + 49, T + 20),
-        ("2026-01-01", "snapshot", T + 50, T + 50),
+        ("", "snapshot", T + 50, T + 50, None, 0, "last_commit"),
+        ("", "read_optimized", T + 49, T + 20, None, 0, "last_commit"),
+        ("2026-01-01", "snapshot", T + 50, T + 50, None, 0, "last_commit"),
     ]
     assert len(rows) == 6
     (blocking,) = spark.sql(f"CALL show_holding_back(path => '{table.path}', limit => 3)").collect()

@@ -198,15 +198,15 @@ def test_a_wait_that_would_hang_ends_by_the_watermark() -> None:
     compact(table)
     wanted = TIME_ZERO + 150
     with pytest.raises(UnavailableError, match="the last commit") as failure:
-        wait_until_complete(table.storage, ManualClock(), wanted, timeout=1.0, poll=1.0)
+        wait_until_complete(table.storage, ManualClock(), wanted, timeout=0, poll=1.0)
     assert failure.value.facts["definition"] == "last_commit"
     freshness = wait_until_complete(
-        table.storage, ManualClock(), wanted, timeout=1.0, poll=1.0, options={LATENESS: "50ms"}
+        table.storage, ManualClock(), wanted, timeout=0, poll=1.0, options={LATENESS: "50ms"}
     )
     assert freshness.read_optimized.watermark == wanted
     with pytest.raises(UnavailableError, match="newer by the allowed lateness") as failure:
         wait_until_complete(
-            table.storage, ManualClock(), wanted + 1, timeout=1.0, poll=1.0,
+            table.storage, ManualClock(), wanted + 1, timeout=0, poll=1.0,
             options={LATENESS: "50ms"},
         )  # fmt: skip
     assert failure.value.facts["definition"] == "watermark"
