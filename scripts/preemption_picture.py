@@ -48,7 +48,7 @@ OPTIONS = {
     "hoodie.parquet.small.file.limit": "0",
     # Files stay as large as they are, so that commits cost the same before and after a clustering.
     "hoodie.clustering.plan.strategy.sort.columns": "id",
-    "hoodie.clustering.plan.strategy.target.file.max.bytes": "1000000",
+    "hoodie.clustering.plan.strategy.target.file.max.bytes": "60000",
 }
 PLANS = {
     "alone": None,

@@ -54,7 +54,7 @@ class Cleaning(TableService[CleanPlan, CleanMetadata]):
     keys: ClassVar[frozenset[str]] = option_keys(CleaningSettings)
 
     def pre_plan(self, writer: TransactionManager, snapshot: Snapshot) -> Skip | None:
-        """Roll back the cancellable plans that no process executes."""
+        """Roll back the cancellable plans that no process executes, and expired clusterings."""
         rolled_back = rollback_abandoned_plans(writer, snapshot)
         return Skip(f"rolled back {'; '.join(map(str, rolled_back))}") if rolled_back else None
 
