@@ -2,9 +2,10 @@
 
 Two processes on one table on disk: one upserts into a hot partition, one commit a second, one plans
 and executes a clustering of all partitions in rounds. Once the plans are ordinary, once
-cancellable; alone, without a clustering, is the measure of both. A commit that is refused is tried
-again until it goes through: what is measured is how long that takes from the first try, how many
-tries were refused, and how many of the file groups at the start were clustered after each round.
+cancellable; alone, without a clustering beside it, is the measure of both. A commit that is refused
+is tried again until it goes through: what is measured is how long that takes from the first try,
+how many tries were refused, and how many of the file groups at the start were clustered after each
+round.
 
     python scripts/preemption_picture.py [ROUNDS]
 """
@@ -48,14 +49,17 @@ OPTIONS = {
     "hoodie.parquet.small.file.limit": "0",
     # Files stay as large as they are, so that commits cost the same before and after a clustering.
     "hoodie.clustering.plan.strategy.sort.columns": "id",
-    "hoodie.clustering.plan.strategy.target.file.max.bytes": "1000000",
+    "hoodie.clustering.plan.strategy.target.file.max.bytes": "60000",
 }
+# A clustering leaves other files, which an upsert of the same rows may touch more of.
+CLUSTERED = "alone, clustered before"
 PLANS = {
     "alone": None,
+    CLUSTERED: None,
     "ordinary plans": {"hoodie.table.service.plan.cancellable": "false"},
     "cancellable plans": {"hoodie.table.service.plan.cancellable": "true"},
 }
-COLOURS = {"alone": "#888", "ordinary plans": "#c40", "cancellable plans": "#0a7"}
+COLOURS = dict(zip(PLANS, ("#888", "#46c", "#c40", "#0a7"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def cluster(path: str, plans: Mapping[str, str], rounds: int, result_file: Path)
     result_file.write_text(json.dumps(results))
 
 
-def measure(plans: Mapping[str, str] | None, rounds: int) -> Measured:
+def measure(name: str, rounds: int) -> Measured:
     """Ingest until the rounds of clustering are over, or for as long if there are none."""
     with tempfile.TemporaryDirectory() as folder:
         path, result_file = f"{folder}/table", Path(folder) / "rounds"
@@ -139,7 +143,10 @@ def measure(plans: Mapping[str, str] | None, rounds: int) -> Measured:
         create_table(LocalStorage(path), SystemClock(), spec)
         for group in range(GROUPS):
             writer(path, {}).write(Operation.BULK_INSERT, rows((HOT, *COLD), group, 0))
+        if name == CLUSTERED:
+            writer(path, {}).services.run("clustering")
         _ingest(path, lambda number: number < GROUPS)  # what is imported and cached once
+        plans = PLANS[name]
         if plans is None:
             return _ingest(path, lambda number: number < 3 * rounds)
         context = multiprocessing.get_context("spawn")
@@ -183,8 +190,8 @@ def as_svg(measured: Mapping[str, Measured]) -> str:
         parts.append(_text(20, y + 4, f"{maximum * fraction:.1f}", "#333"))
     for index, (name, result) in enumerate(measured.items()):
         parts += _line(name, result, maximum)
-        label = f"{name}: {result.refused} of {result.refused + len(result.seconds)} tries refused"
-        parts.append(_text(60 + 250 * index, 345, label, COLOURS[name]))
+        label = f"{name}: {result.refused} refused"
+        parts.append(_text(30 + 200 * index, 345, label, COLOURS[name]))
     parts.append(_text(340, 320, "commits, the fastest first", "#333"))
     return "\n".join([*parts, "</svg>\n"])
 
@@ -208,7 +215,7 @@ def _text(x: float, y: float, text: str, colour: str) -> str:
 def main() -> None:
     """Measure, print the figures, and draw."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    measured = {name: measure(plans, rounds) for name, plans in PLANS.items()}
+    measured = {name: measure(name, rounds) for name in PLANS}
     for name, result in measured.items():
         print(json.dumps({"beside": name, **result.document()}))
     TARGET.write_text(as_svg(measured))

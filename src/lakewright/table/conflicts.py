@@ -97,7 +97,8 @@ class ConcurrentOperation:
     `base_groups` get a new base file, `log_groups` only log files, `replaced_groups` are removed;
     `written_file_ids` are the full file ids of the first two. `log_files` are the log files, by
     partition and name, that the write created or that the plan compacts. `completed_at` is set once
-    the completed file exists. A `cancellable` plan does not block writers. A pending overwrite will
+    the completed file exists. A `cancellable` plan does not block writers; an
+    operation that `yields` fails for pending writes. A pending overwrite will
     replace all file groups of `emptied_partitions`, or of the `whole_table`; a pending upsert may
     change any file group of `expected_partitions`. One that
     `only_inserts` changes none that exists.
@@ -113,6 +114,7 @@ class ConcurrentOperation:
     log_files: frozenset[tuple[str, str]] = frozenset()
     completed_at: InstantTime | None = None
     cancellable: bool = False
+    yields: bool = False
     emptied_partitions: frozenset[str] = frozenset()
     expected_partitions: frozenset[str] = frozenset()
     whole_table: bool = False
@@ -135,6 +137,17 @@ class Conflict:
     instant: Instant
     groups: tuple[Group, ...]
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWrites:
+    """How a plan that is about to complete treats pending writes that have announced nothing.
+
+    They are `expected` where the last writes were, or it `fails_on_unknown`.
+    """
+
+    expected: bool = False
+    fails_on_unknown: bool = False
 
 
 class PreemptedError(ConflictError):
@@ -187,6 +200,7 @@ def operation_of_compaction_plan(instant: Instant, plan: CompactionPlan) -> Conc
         log_files=frozenset((o.partition, name) for o in plan.operations for name in o.logs),
         completed_at=instant.completed_at,
         cancellable=plan.cancellable,
+        yields=plan.cancellable,
     )
 
 
@@ -198,6 +212,7 @@ def operation_of_clustering_plan(instant: Instant, plan: ClusteringPlan) -> Conc
         instant.completed_action,
         replaced_groups=groups,
         cancellable=plan.cancellable,
+        yields=plan.cancellable,
     )
 
 
@@ -266,7 +281,7 @@ def candidate_instants(
     )
     pending = [i for i in now.pending(*later_actions) if i.requested_at > operation.instant]
     pending += now.pending(Action.CLUSTERING) if yields_to_clustering else ()
-    if operation.cancellable and operation.completed_at is None:
+    if operation.yields and operation.completed_at is None:
         live_writes = [i for i in now.pending(*WRITE_ACTIONS) if i.requested_at in live]
         pending += [i for i in live_writes if i not in pending]
     return tuple(i for i in (*completed, *pending) if i.requested_at != operation.instant)
@@ -297,7 +312,7 @@ def find_conflicts(
         if other.cancellable and not instant.is_completed:
             continue
         groups = _conflicting_groups(operation, other, non_blocking=non_blocking)
-        if operation.cancellable and not instant.is_completed:
+        if operation.yields and not instant.is_completed:
             # The conflict that the pending write would find if it completed after this one.
             groups |= _conflicting_groups(other, operation, non_blocking=non_blocking)
             groups |= _expected_groups(operation, other)
@@ -313,10 +328,10 @@ def _expected_groups(operation: ConcurrentOperation, other: ConcurrentOperation)
 def _conflicting_groups(
     operation: ConcurrentOperation, other: ConcurrentOperation, *, non_blocking: bool
 ) -> Groups:
-    if operation.cancellable and other.whole_table:
+    if operation.yields and other.whole_table:
         return operation.groups
     emptied = frozenset(g for g in operation.groups if g[0] in other.emptied_partitions)
-    if operation.cancellable and emptied:
+    if operation.yields and emptied:
         return emptied
     common = operation.groups & other.groups
     if not common:
@@ -448,21 +463,23 @@ class ConflictChecker:
         non_blocking: bool,
         yields_to_clustering: bool = True,
         yields_to: frozenset[str] | None = None,
+        cancellable: bool = False,
+        fails_on_pending: bool = False,
     ) -> None:
         """Raise ConflictError if another write touched the same file groups.
 
-        `instant` is the completed instant if the completed file exists already. A cancellable plan
-        also yields to the pending writes in `yields_to`, as far as they are known to touch its
-        file groups.
+        `instant` is the completed instant if the completed file exists already. A plan also yields
+        to the pending writes in `yields_to`, as far as they are known to touch its file groups;
+        with `fails_on_pending` it fails for one that has announced none.
         """
         operation = operation_of_commit(instant, metadata)
         self.check_operation(
             instant,
-            replace(operation, cancellable=yields_to is not None),
+            replace(operation, cancellable=cancellable, yields=yields_to is not None),
             non_blocking=non_blocking,
             yields_to_clustering=yields_to_clustering,
             live=yields_to or frozenset(),
-            completes=True,
+            pending=PendingWrites(expected=cancellable, fails_on_unknown=fails_on_pending),
         )
 
     def check_operation(
@@ -473,12 +490,12 @@ class ConflictChecker:
         non_blocking: bool,
         yields_to_clustering: bool = True,
         live: frozenset[str] = frozenset(),
-        completes: bool = False,
+        pending: PendingWrites | None = None,
     ) -> None:
         """Raise ConflictError if a concurrent operation conflicts with this write or plan.
 
-        What a pending write is only expected to change counts if the plan is about to complete:
-        until then the write may have shown what it changes.
+        What `pending` writes may change counts if the plan is about to complete: until then they
+        may have announced what they change.
         """
         current = self._with_archived()
         conflicts = find_conflicts(
@@ -487,7 +504,7 @@ class ConflictChecker:
             current,
             self._operations_with_plans
             if operation.completed_at is not None
-            else partial(self._operations, live=live, expected=completes),
+            else partial(self._operations, live=live, pending=pending or PendingWrites()),
             non_blocking=non_blocking,
             yields_to_clustering=yields_to_clustering,
             live=live,
@@ -534,7 +551,7 @@ class ConflictChecker:
         instants: Sequence[Instant],
         *,
         live: frozenset[str] = frozenset(),
-        expected: bool = False,
+        pending: PendingWrites | None = None,
     ) -> list[ConcurrentOperation]:
         completed = [i for i in instants if i.is_completed]
         commits = zip(completed, self._commits(completed), strict=True)
@@ -544,7 +561,7 @@ class ConflictChecker:
         return [
             completed_operations.get(i)
             or (
-                self._marked_operation(i, expected=expected)
+                self._marked_operation(i, pending or PendingWrites())
                 if i.requested_at in live
                 else self._planned_operation(i)
             )
@@ -591,11 +608,8 @@ class ConflictChecker:
             else self._pending_operation(instant)
         )
 
-    def _marked_operation(self, instant: Instant, *, expected: bool) -> ConcurrentOperation:
-        """Return what a pending write is known to touch, which may be less than it will touch.
-
-        With `expected` also where it is expected.
-        """
+    def _marked_operation(self, instant: Instant, writes: PendingWrites) -> ConcurrentOperation:
+        """Return what a pending write is known to touch, which may be less than it will touch."""
         files: tuple[str, ...] = ()
         operation = None
         # Best effort: a damaged or half-written file of another writer is no error of this one.
@@ -605,9 +619,12 @@ class ConflictChecker:
             operation = parse_requested_replace(data).operation if data else None
         pending = self._pending_operation(instant)
         announced = files or pending.groups or pending.only_inserts
-        if expected and not announced and instant.action in _ROW_WRITES:
+        if not announced and writes.fails_on_unknown:
+            pending = replace(pending, whole_table=True)
+        elif not announced and writes.expected and instant.action in _ROW_WRITES:
             pending = replace(pending, expected_partitions=self._recent_partitions())
-        return with_marker_files(pending, files, operation)
+        marked = with_marker_files(pending, files, operation)
+        return replace(marked, whole_table=marked.whole_table or pending.whole_table)
 
     def _recent_partitions(self) -> frozenset[str]:
         """Return the partitions of the last writes: where the next one is expected."""

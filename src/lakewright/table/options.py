@@ -49,6 +49,31 @@ _UPDATE_STRATEGIES = {
 }
 
 
+class ConflictStrategy(StrEnum):
+    """Which of two conflicting operations wins.
+
+    SIMPLE: whichever completes first. PREFER_WRITER: writers take no notice of pending plans, and
+    clusterings and compactions yield to writers that have announced the same file groups.
+    """
+
+    SIMPLE = "SIMPLE"
+    PREFER_WRITER = "PREFER_WRITER"
+
+
+_CONFLICT_STRATEGIES = {
+    "SimpleConcurrentFileWritesConflictResolutionStrategy": ConflictStrategy.SIMPLE,
+    "BucketIndexConcurrentFileWritesConflictResolutionStrategy": ConflictStrategy.SIMPLE,
+    "PreferWriterConflictResolutionStrategy": ConflictStrategy.PREFER_WRITER,
+}
+
+
+def _parse_conflict_strategy(text: str) -> ConflictStrategy:
+    name = text.strip().rpartition(".")[2]
+    if name not in _CONFLICT_STRATEGIES:
+        raise ValueError(f"one of {', '.join(_CONFLICT_STRATEGIES)} expected")
+    return _CONFLICT_STRATEGIES[name]
+
+
 def _parse_update_strategy(text: str) -> ClusteringUpdateStrategy:
     name = text.strip().rpartition(".")[2]
     if name in _UPDATE_STRATEGIES:
@@ -178,12 +203,38 @@ class TransactionSettings:
         "SparkRejectUpdateStrategy refuses it, SparkAllowUpdateStrategy carries it out, upon which "
         "the clustering fails.",
     )
+    conflict_strategy: ConflictStrategy = option(
+        "hoodie.write.lock.conflict.resolution.strategy",
+        ConflictStrategy.SIMPLE,
+        parse=_parse_conflict_strategy,
+        doc="Which of two conflicting operations wins: whichever completes first, or, with "
+        "PreferWriterConflictResolutionStrategy, a writer over a clustering or compaction that is "
+        "pending.",
+    )
+    fail_on_pending_ingestion: bool = option(
+        "hoodie.clustering.fail.on.pending.ingestion.during.conflict.resolution",
+        False,
+        parse=parse_bool,
+        doc="With PreferWriterConflictResolutionStrategy: whether a clustering also fails if a "
+        "writer with a live heartbeat has announced no file groups yet.",
+    )
     rollback_by_markers: bool = option(
         "hoodie.rollback.using.markers",
         True,
         parse=parse_bool,
         doc="Find the files of a failed write by its markers; else by listing the table.",
     )
+
+    @property
+    def prefers_writers(self) -> bool:
+        """Whether plans of all kinds yield to pending writes."""
+        return self.conflict_strategy is ConflictStrategy.PREFER_WRITER
+
+    @property
+    def yields_to_clustering(self) -> bool:
+        """Whether a write fails for a pending clustering of the same file groups."""
+        rejects = self.clustering_updates is ClusteringUpdateStrategy.REJECT
+        return rejects and not self.prefers_writers
 
     @property
     def several_writers(self) -> bool:
@@ -223,6 +274,19 @@ class PlanSettings:
         parse=at_least(0),
         doc="How old a cancellable plan that was not started must be before a lazy clean rolls it "
         "back. 0: the next clean does, unless the plan is being executed.",
+    )
+    expire_clusterings: bool = option(
+        "hoodie.clustering.enable.expirations",
+        False,
+        parse=parse_bool,
+        doc="Whether a lazy clean also rolls back clusterings that are not cancellable and have no "
+        "live heartbeat.",
+    )
+    clusterings_expire_minutes: int = option(
+        "hoodie.clustering.expiration.threshold.mins",
+        60,
+        parse=at_least(0),
+        doc="How old a clustering must be to expire.",
     )
     escalate_after: int = option(
         "lakewright.plan.escalate.after",

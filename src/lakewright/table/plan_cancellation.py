@@ -15,7 +15,7 @@ from functools import partial
 
 from lakewright.clock import zone_of
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
-from lakewright.model.instant import REWRITES, Instant, State, epoch_ms
+from lakewright.model.instant import REWRITES, Action, Instant, State, epoch_ms
 from lakewright.model.plans import ClusteringPlan, CompactionPlan, RollbackCause
 from lakewright.table.feature_checks import check_writable
 from lakewright.table.locks.base import Lock
@@ -169,11 +169,52 @@ def rollback_abandoned_plans(
     for instant in _cancellable_plans(snapshot):
         reason = writer.run_locked(partial(_request_rollback_if_abandoned, writer, instant))
         cancelled += [CancelledPlan(instant, reason)] if reason else []
+    expired = _rollback_expired_clusterings(writer, snapshot)
     times = [plan.plan.requested_at for plan in cancelled]
     completed = [writer.run_locked(partial(_finish_rollback, writer, at)) for at in times]
-    return tuple(
+    return expired + tuple(
         plan for plan, is_completed in zip(cancelled, completed, strict=True) if is_completed
     )
+
+
+def _rollback_expired_clusterings(
+    writer: TransactionManager, snapshot: Snapshot
+) -> tuple[CancelledPlan, ...]:
+    """Roll back clusterings without a live heartbeat, if the options say that these expire.
+
+    An ordinary plan may be executed at any time, so it is judged and rolled back under one lock,
+    which its execution would need to begin.
+    """
+    settings = writer.plan_settings(snapshot.config)
+    lazy = writer.transaction.failed_writes is FailedWritesPolicy.LAZY
+    if not settings.expire_clusterings or not lazy:
+        return ()
+    pending = snapshot.timeline.pending(Action.CLUSTERING)
+    outcomes = [writer.run_locked(partial(_rollback_if_expired, writer, plan)) for plan in pending]
+    return tuple(plan for plan in outcomes if plan is not None)
+
+
+def _rollback_if_expired(
+    writer: TransactionManager, candidate: Instant, lock: Lock
+) -> CancelledPlan | None:
+    at = candidate.requested_at
+    if writer.live_instants([at]):
+        return None
+    snapshot = load_snapshot(writer.storage)
+    check_writable(snapshot.config)
+    current = snapshot.timeline.by_time.get(at)
+    plan = snapshot.plan_of(at, Action.CLUSTERING)
+    if current is None or current.action != Action.CLUSTERING or plan is None or plan.cancellable:
+        return None
+    minutes = writer.plan_settings(snapshot.config).clusterings_expire_minutes
+    age = age_ms(snapshot, plan.planned_at(at), writer.clock.now_ms())
+    if age < minutes * _MINUTE_MS:
+        return None
+    reason = f"it has no live heartbeat, and expires after {minutes} minutes"
+    times = writer.times(snapshot.config, snapshot.timeline, lock)
+    lock.verify()
+    rollback_plans(writer, snapshot, [current], times, RollbackCause(_BY_CLEAN, reason))
+    return CancelledPlan(current, reason)
 
 
 def _request_rollback_if_abandoned(

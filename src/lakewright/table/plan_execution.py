@@ -33,8 +33,9 @@ from lakewright.clock import Clock
 from lakewright.errors import ConflictError, LakewrightError, UnavailableError
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import parse_data_file
-from lakewright.model.instant import WRITE_ACTIONS, Instant, InstantTime, State
+from lakewright.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, State
 from lakewright.model.plans import RollbackCause
+from lakewright.model.table_config import META_FOLDER
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import Storage, split_path
 from lakewright.table.conflicts import (
@@ -59,11 +60,13 @@ from lakewright.table.markers import (
     marker_folder,
     registrations,
 )
-from lakewright.table.options import ClusteringUpdateStrategy, Concurrency, HeartbeatSettings
+from lakewright.table.options import Concurrency, HeartbeatSettings
 from lakewright.table.rollback import PendingRollback, pending_rollback_of, rollback_locked
 from lakewright.table.snapshot import Snapshot, list_timeline, load_snapshot
 from lakewright.table.transaction import Transaction, WriterContext
 
+# Requests of other writers to cancel plans: files that are named after the instant.
+CANCEL_FOLDER = f"{META_FOLDER}/.cancel"
 _BY_EXECUTION = "its execution"
 _ROLLED_BACK = "this execution was rolled back by another process"
 # An error may list many file groups.
@@ -226,8 +229,7 @@ class PlanTransaction(Transaction):
                 pending,
                 operation_of_plan(pending, plan),
                 non_blocking=transaction.concurrency is Concurrency.NON_BLOCKING,
-                yields_to_clustering=transaction.clustering_updates
-                is ClusteringUpdateStrategy.REJECT,
+                yields_to_clustering=transaction.yields_to_clustering,
                 live=self._higher_priority_writes(self.snapshot) or frozenset(),
             )
         except PreemptedError as error:
@@ -237,8 +239,18 @@ class PlanTransaction(Transaction):
             return rest
         return plan
 
+    @property
+    def _is_cancellable(self) -> bool:
+        return self.cancellable
+
+    @property
+    def _fails_on_pending(self) -> bool:
+        settings = self.writer.transaction
+        is_clustering = self.action == Action.CLUSTERING
+        return is_clustering and settings.prefers_writers and settings.fail_on_pending_ingestion
+
     def _higher_priority_writes(self, current: Snapshot) -> frozenset[str] | None:
-        if not self.cancellable:
+        if not self.cancellable and not self.writer.transaction.prefers_writers:
             return None
         return self.writer.live_instants(
             i.requested_at for i in current.timeline.pending(*WRITE_ACTIONS)
@@ -389,8 +401,16 @@ def check_executable(
     reason = execution_refusal(
         current, cancellable=cancellable, is_live=live, rollback=pending_rollback
     )
+    if reason is None and is_cancel_requested(context.storage, current.requested_at):
+        reason = f"this {current.action} is to be cancelled: its instant is in {CANCEL_FOLDER}"
     if reason is not None:
         raise PlanInProgressError(reason, instant=current.requested_at, action=current.action)
+
+
+def is_cancel_requested(storage: Storage, at: InstantTime) -> bool:
+    """Whether another writer has requested, as Hudi's RFC 79 has it, that a plan is cancelled."""
+    names = {file.name.partition(".")[0] for file in storage.list_files(CANCEL_FOLDER)}
+    return at in names
 
 
 def execution_refusal(

@@ -48,7 +48,6 @@ from lakewright.table.locks.base import Lock, acquired, lock_for, run_locked
 from lakewright.table.markers import finish_markers, marked_files
 from lakewright.table.options import (
     PLAN_KEYS,
-    ClusteringUpdateStrategy,
     Concurrency,
     FailedWritesPolicy,
     HeartbeatSettings,
@@ -559,9 +558,10 @@ class Transaction:
             or self._pending(State.INFLIGHT),
             metadata,
             non_blocking=self.writer.transaction.concurrency is Concurrency.NON_BLOCKING,
-            yields_to_clustering=self.writer.transaction.clustering_updates
-            is ClusteringUpdateStrategy.REJECT,
+            yields_to_clustering=self.writer.transaction.yields_to_clustering,
             yields_to=self._higher_priority_writes(current),
+            cancellable=self._is_cancellable,
+            fails_on_pending=self._fails_on_pending,
         )
         self._check_no_orphans_read(current, metadata)
         # Another process may have enabled the metadata table since this write began; readers that
@@ -585,6 +585,15 @@ class Transaction:
                 instant=self.instant,
                 files=in_written_groups[:3],
             )
+
+    @property
+    def _is_cancellable(self) -> bool:
+        return False
+
+    @property
+    def _fails_on_pending(self) -> bool:
+        """Whether a pending write that has announced nothing conflicts with this one."""
+        return False
 
     def _higher_priority_writes(self, current: Snapshot) -> frozenset[str] | None:
         """Return the pending writes that take precedence over this one; None if none can."""

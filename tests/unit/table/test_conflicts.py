@@ -612,7 +612,8 @@ def judged(case: Case) -> Conflict | None:
             nothing = ConcurrentOperation(requested_at, instant.completed_action)
             paths = [stat.path or "" for stat in commit.write_stats()]
             footprint = with_marker_files(nothing, paths, operation)
-        return replace(footprint, cancellable=requested_at in map(at, case.cancellable))
+        cancellable = requested_at in map(at, case.cancellable)
+        return replace(footprint, cancellable=cancellable, yields=cancellable)
 
     mine = marked(instants[at(tick)], text, case.operation)
     before = as_of(now, tick)

@@ -55,7 +55,10 @@ class Cleaning(TableService[CleanPlan, CleanMetadata]):
     keys: ClassVar[frozenset[str]] = option_keys(CleaningSettings)
 
     def pre_plan(self, writer: TransactionManager, snapshot: Snapshot) -> Skip | None:
-        """Roll back the cancellable plans that no process executes; delete dead heartbeats."""
+        """Roll back cancellable plans that no process executes and expired clusterings.
+
+        Dead heartbeats are deleted as well.
+        """
         rolled_back = rollback_abandoned_plans(writer, snapshot)
         # Also if there is nothing to clean: other leftover files are deleted with a clean.
         delete_dead_heartbeats(writer.storage, writer.heartbeat, writer.clock)

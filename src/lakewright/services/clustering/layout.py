@@ -55,7 +55,8 @@ class Ordering:
 
     def check(self, schema: pa.Schema) -> None:
         """Raise InvalidError if a column does not exist, or its values cannot be sorted."""
-        empty = schema.empty_table()
+        # `Schema.empty_table` imports pandas, and this may run under the lock of the table.
+        empty = pa.Table.from_batches([], schema)
         for name in self.columns:
             try:
                 pc.rank(_column(empty, name))

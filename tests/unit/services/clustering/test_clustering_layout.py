@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from itertools import pairwise
@@ -193,3 +195,12 @@ def test_a_frequent_value_is_shared_by_pieces(layout: Layout) -> None:
     splitter = RangePartitioner.from_sample(Ordering(("a", "b"), layout), rows, 5)
     sizes = np.bincount(splitter.assign(rows), minlength=5)
     assert sizes.max() <= 400
+
+
+def test_checking_the_columns_imports_nothing_heavy() -> None:
+    """It runs while a plan is made under the lock of the table."""
+    program = (
+        "import sys, pyarrow as pa; from lakewright.services.clustering.layout import Ordering; "
+        "Ordering(('a',)).check(pa.schema([('a', pa.string())])); print('pandas' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program]) == b"False\n"
