@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakewright.errors import ConflictError, InvalidError
-from lakewright.model.instant import REWRITES
+from lakewright.model.instant import REWRITES, Instant
 from lakewright.model.plans import Skip
 from lakewright.services.compaction_debt import load_debt
 from lakewright.table.snapshot import load_snapshot
@@ -112,8 +112,19 @@ others = st.tuples(
     places,
 )
 undone = st.tuples(st.sampled_from(["rollback", "rollback", "restore", "archive"]), newest)
+# What is rolled back after a plan was made without it, and before that plan is executed.
+around_plans = st.tuples(
+    st.just("around"),
+    st.tuples(
+        st.sampled_from(["drop", "overwrite", "run clustering", "run compaction"]),
+        places,
+        st.sampled_from(["compaction", "clustering"]),
+    ),
+)
 steps = st.lists(
-    st.one_of(writes, writes, plans, clusterings, others, undone, undone), min_size=4, max_size=14
+    st.one_of(writes, writes, plans, clusterings, others, undone, undone, around_plans),
+    min_size=4,
+    max_size=14,
 )
 
 
@@ -126,6 +137,15 @@ def apply(table: WrittenTable, kind: str, value: object, now: int) -> None:
         case "schedule" | "run", int(number):
             options = OPTIONS[service]
             getattr(table.services(options[number % len(options)]), verb)(service)
+        case "around", (str(replacing), int(place), str(planned)):
+            before = load_snapshot(table.storage).timeline.by_time.keys()
+            apply(table, replacing, place, now)
+            replaced = load_snapshot(table.storage).timeline.by_time.keys() - before
+            plan = table.services().schedule(planned)
+            for at in replaced:
+                table.writer().rollback(at)
+            if isinstance(plan, Instant):
+                table.services().execute(plan.requested_at)
         case "drop", int(place):
             table.delete_partitions(DAYS[-1 - place])
         case "overwrite", int(place):
