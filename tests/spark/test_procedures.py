@@ -35,8 +35,7 @@ def test_debt_plans_and_runs(spark: SparkSession, path: str) -> None:
     assert (owed.partition, owed.log_files) == ("d1", 1)
     assert owed.reason == "no compaction was planned yet"
 
-    soon = "hoodie.compact.inline.max.delta.commits=1"
-    call = f"CALL run_compaction(op => 'schedule', path => '{path}', options => '{soon}')"
+    call = f"CALL run_compaction(op => 'schedule', path => '{path}')"
     (planned,) = spark.sql(call).collect()
     assert (planned.operation_size, planned.state) == (1, "REQUESTED")
     assert spark.sql(f"CALL show_compaction(path => '{path}')").collect() == [planned]

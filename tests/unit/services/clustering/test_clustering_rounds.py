@@ -81,7 +81,7 @@ def test_files_are_rewritten_once_though_their_clusterings_are_archived() -> Non
 
 def test_a_partition_that_is_written_all_the_time_does_not_hold_up_the_others() -> None:
     table = table_of(*DAYS)
-    done = []
+    done: list[str] = []
     for number in range(10, 20):
         table.upsert([row(f"k{number}", day=DAYS[0])])
         done += run(table, ONE_GROUP)
@@ -115,7 +115,7 @@ def test_named_partitions_are_rewritten_whatever_they_were_before() -> None:
 
 
 SMALL = 20_000
-WIDER = {
+WIDER: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
     "single files": (clustering_options(single_group_clustering_enabled="false"), {}),
     "larger files": (clustering_options(small_file_limit=SMALL), {}),
 }
