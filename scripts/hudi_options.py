@@ -19,7 +19,7 @@ from lakewright.ingestion.cloud.options import REFUSED_CLOUD_OPTIONS
 from lakewright.ingestion.options import REFUSED_TABLE_SOURCE_OPTIONS
 from lakewright.scan.options import REFUSED_READ_OPTIONS
 from lakewright.table.create import is_table_option
-from lakewright.write.options import ASYNC_SERVICE_KEYS, OPERATION_KEYS, REFUSED_WRITE_OPTIONS
+from lakewright.write.options import OPERATION_KEYS, REFUSED_WRITE_OPTIONS
 
 # Where a module stands tells who reads its settings; of an option that several read, the first
 # in this order explains it.
@@ -219,12 +219,7 @@ def _refused() -> str:
 def _harmless() -> str:
     lines = ["| option | |", "|---|---|"]
     for name in harmless():
-        remark = (
-            "asks for a service that is not carried out: a warning"
-            if name in ASYNC_SERVICE_KEYS
-            else ""
-        )
-        lines.append(f"| `{name}` | {remark} |")
+        lines.append(f"| `{name}` |  |")
     return "\n".join(lines)
 
 

@@ -17,6 +17,7 @@ from lakewright.metrics.metric import METRICS, WRITE_NAMES
 from lakewright.metrics.options import MetricsSettings
 from lakewright.model.ttl import TtlSettings
 from lakewright.services.archiving.planner import ArchivingSettings
+from lakewright.services.asynchronous import AsyncSettings
 from lakewright.services.cleaning.options import CleaningSettings
 from lakewright.services.clustering.options import ClusteringSettings
 from lakewright.services.compaction.options import CompactionSettings
@@ -42,6 +43,7 @@ PAGES = tuple(
 )
 FAMILIES: dict[str, type[Any]] = {
     "inline": InlineSettings,
+    "async": AsyncSettings,
     "run": RunSettings,
     "compaction": CompactionSettings,
     "logcompaction": LogCompactionSettings,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lakewright.client.save import SaveMode, SaveOperation
@@ -26,6 +26,7 @@ from lakewright.errors import (
 )
 from lakewright.model.instant import Instant
 from lakewright.model.plans import Skip
+from lakewright.services.asynchronous import outcomes_for_writer
 from lakewright.storage.base import MissingFileError, Storage
 from lakewright.storage.factory import storage_for
 from lakewright.table.snapshot import Snapshot, commits_newest_first
@@ -130,13 +131,23 @@ class StreamSink:
     _query: str | None = None
 
     def __post_init__(self) -> None:
-        self._writer = WriteClient.create(self.storage, self.options, self.clock)
+        writer = WriteClient.create(self.storage, self.options, self.clock, stream=True)
+        self._writer = replace(writer, stream_services=writer.async_services())
         if self.fresh:
             self._query = self.clock.new_id()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write one batch, unless the table has it."""
         self.write(spark_rows(frame), batch_id)
+
+    def close(self) -> tuple[Commit | Skip, ...]:
+        """Wait for the asynchronous services of the stream, and return what they did at last.
+
+        A process that ends waits for them as well. A batch after this call starts them again.
+        """
+        services = self._writer.stream_services
+        assert services is not None
+        return outcomes_for_writer(services.close(), self._writer.options, stream=True)
 
     def write(self, rows: RowSource, batch_id: int) -> None:
         """Write the rows of one batch and store the outcome in `commits`."""

@@ -100,7 +100,7 @@ class TableTtl:
         """Enable TTL, so that the policies of the table apply.
 
         Args:
-            run_inline: Whether to check the trigger after each write. Otherwise TTL runs before
+            run_inline: Whether to check the trigger after each write. Otherwise TTL runs beside
                 writes and after each clean.
 
         Returns:

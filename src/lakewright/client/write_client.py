@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -25,10 +24,18 @@ from lakewright.model.plans import Skip
 from lakewright.model.table_config import WRITE_NAMES, TableConfig
 from lakewright.model.ttl import HUDI_PREFIX, PREFIX, validated_settings, with_settings
 from lakewright.options import added_options
+from lakewright.services.asynchronous import (
+    ASYNC_KEYS,
+    AsyncServices,
+    async_services,
+    outcomes_for_writer,
+    warn_of,
+    with_heartbeat,
+)
 from lakewright.services.inline import INLINE_KEYS, run_inline
 from lakewright.services.registry import service_keys
 from lakewright.services.runner import RUN_KEYS, ServiceRunner
-from lakewright.services.ttl.hooks import PreWriteTtl
+from lakewright.services.ttl.hooks import TtlBesideWrite
 from lakewright.spark.engine import SparkEngine
 from lakewright.spark.writer import SparkRows, refuse_speculation
 from lakewright.storage.base import Storage
@@ -66,6 +73,8 @@ class WriteClient:
     """Writes to one table and maintains it: the storage, clock, options and engines of a write.
 
     `engine` starts the engine of DataFrames and services; `local_engine` writes Arrow rows.
+    `beside` are the services that run in a thread beside a write. `stream_services`, if given, are
+    those of a stream, which go on between its batches.
     """
 
     storage: Storage
@@ -73,6 +82,8 @@ class WriteClient:
     options: Mapping[str, str]
     engine: Callable[[], Engine]
     local_engine: Engine = field(default_factory=LocalEngine)
+    beside: frozenset[str] = frozenset()
+    stream_services: AsyncServices | None = None
 
     @classmethod
     def create(
@@ -81,31 +92,31 @@ class WriteClient:
         options: Options,
         clock: Clock | None = None,
         spark: SparkSession | None = None,
+        *,
+        stream: bool = False,
     ) -> WriteClient:
         """Check the option names and return the client; Hudi's options without effect are warnings.
 
         Storage options are added to those with which the storage was opened. Services run on
-        `spark`, or on the active session.
+        `spark`, or on the active session. The client of a `stream` may have asynchronous
+        compactions.
         """
-        known_keys = service_keys() | RUN_KEYS | INLINE_KEYS | SYNC_KEYS | added_options()
+        service_options = service_keys() | RUN_KEYS | INLINE_KEYS | ASYNC_KEYS
+        known_keys = service_options | SYNC_KEYS | added_options()
         opened_storage = storage if isinstance(storage, OpenedStorage) else OpenedStorage(storage)
         string_options = {key: str(value) for key, value in (options or {}).items()}
         checked = check_write_options(other_options(string_options), also=known_keys)
-        if checked.async_services:
-            text = ", ".join(checked.async_services)
-            warnings.warn(
-                f"no service runs in the background, and none is run for {text}: run it after the "
-                "write, or from another process",
-                stacklevel=4,
-            )
         for key in checked.ignored:
             warnings.warn(f"option {key} has no effect on writing", stacklevel=4)
         sync_settings(checked.values)
+        beside = async_services(checked.values, stream=stream)
+        values = with_heartbeat(checked.values) if beside else checked.values
         return cls(
-            with_metrics(opened_storage.with_options(string_options).storage, checked.values),
+            with_metrics(opened_storage.with_options(string_options).storage, values),
             clock or SystemClock(),
-            checked.values,
-            partial(spark_engine, spark, checked.values),
+            values,
+            SessionEngine(spark, values),
+            beside=beside,
         )
 
     def write(
@@ -139,21 +150,55 @@ class WriteClient:
             refuse_speculation(rows.spark, settings)
         prefix = settings.commit_metadata_prefix
         option_metadata = {k: v for k, v in self.options.items() if prefix and k.startswith(prefix)}
-        pre_write = PreWriteTtl(self.services)
-        request = replace(
-            request,
-            options=self.options,
-            extra={**option_metadata, **request.extra},
-            pre_write=pre_write,
-        )
-        engine = self.local_engine if isinstance(rows, ArrowRows) else LazyEngine(self.engine)
-        commit, snapshot = execute_write(self.writer(), request, rows, engine)
-        self._store_ttl_settings(snapshot.config)
-        result = replace(
-            commit, services=(*pre_write.results, *run_inline(self.services, snapshot))
-        )
+        request = replace(request, options=self.options, extra={**option_metadata, **request.extra})
+        services = self.stream_services or self.async_services()
+        try:
+            result = self._run(request, rows, services)
+        except BaseException:
+            self._finish(services, failed=True)
+            raise
+        result = replace(result, services=(*result.services, *self._finish(services)))
         sync_after_write(self.storage, self.clock, self.options, spark_catalog_sync(self._session))
         return result
+
+    def _run(self, request: WriteRequest, rows: RowSource, services: AsyncServices) -> Commit:
+        """Write rows, with asynchronous services beside the write and the others after it."""
+        engine = self.local_engine if isinstance(rows, ArrowRows) else LazyEngine(self.engine)
+        request = replace(request, pre_write=TtlBesideWrite(services.runner, services))
+        services.start_round()
+        with services.turns.taken():
+            commit, snapshot = execute_write(self.writer(), request, rows, engine)
+            self._store_ttl_settings(snapshot.config)
+            return replace(commit, services=run_inline(self.services, snapshot, self.beside))
+
+    def async_services(self) -> AsyncServices:
+        """Return the asynchronous services of this client; none is running yet."""
+        return AsyncServices(self._own_services(), self.beside)
+
+    def _own_services(self) -> ServiceRunner:
+        """Return the service runner with the session of this thread, which another one lacks."""
+        engine = self.engine
+        if self.beside and isinstance(engine, SessionEngine):
+            engine = replace(engine, spark=engine.spark or SparkSession.getActiveSession())
+        return replace(self.services, engine=engine)
+
+    def _finish(
+        self, services: AsyncServices, *, failed: bool = False
+    ) -> tuple[Commit | Skip, ...]:
+        """Wait for the services beside a write, unless they go on beside the next batch.
+
+        If the write has failed, its error counts, and those of services are warnings.
+        """
+        is_stream = services is self.stream_services
+        if is_stream:
+            services.start_round()
+        outcomes = services.take() if is_stream else services.close()
+        if not failed:
+            return outcomes_for_writer(outcomes, self.options, stream=is_stream)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                warn_of(outcome.service, outcome.error)
+        return ()
 
     def _session(self) -> SparkSession:
         engine = self.engine()
@@ -259,6 +304,18 @@ def write_frame(
             "the frame has no columns, so there is nothing to write; table.ttl stores settings"
         )
     return writer.write(operation, rows, ordered=ordered)
+
+
+@dataclass(frozen=True)
+class SessionEngine:
+    """Starts the engine of a session, or of the active one, on which services run."""
+
+    spark: SparkSession | None
+    options: Mapping[str, str]
+
+    def __call__(self) -> Engine:
+        """Return the engine."""
+        return spark_engine(self.spark, self.options)
 
 
 def spark_engine(spark: SparkSession | None, options: Mapping[str, str]) -> Engine:

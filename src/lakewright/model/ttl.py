@@ -355,7 +355,7 @@ class TtlSettings:
         RUN_INLINE,
         True,
         parse=parse_bool,
-        doc="Whether the trigger is checked after each write; else TTL runs before writes, and "
+        doc="Whether the trigger is checked after each write; else TTL runs beside writes, and "
         "after each clean.",
     )
     trigger: TtlTrigger = option(

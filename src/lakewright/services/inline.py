@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,6 +23,7 @@ from lakewright.services.metrics import not_due, record_outcome
 from lakewright.services.planning import superseded_plans
 from lakewright.services.registry import service_by_name
 from lakewright.services.runner import ServiceRunner
+from lakewright.table.options import CANCELLABLE
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.write.commit_hooks import is_ttl_triggered, ttl_settings_or_off
 from lakewright.write.writer import Commit
@@ -90,46 +91,63 @@ class InlineSettings:
         """Whether the failure of a service after a write is an error."""
         return name != _TTL if self.must_succeed is None else self.must_succeed
 
-    def steps(self, config: TableConfig, *, ttl: bool = False) -> Iterator[tuple[str, bool]]:
+    def steps(
+        self, config: TableConfig, *, ttl: bool = False, beside: Collection[str] = ()
+    ) -> Iterator[tuple[str, bool]]:
         """Yield the services to run on this table, in order, and whether they are only scheduled.
 
-        TTL precedes the clean, which deletes the file groups that TTL has replaced.
+        TTL precedes the clean, which deletes the file groups that TTL has replaced. Those `beside`
+        the write run in a thread of the writer, which executes what is scheduled here.
         """
         if config.table_type is TableType.MERGE_ON_READ:
-            inline = self.compaction
-            if inline or (inline is None and not self.schedule_compaction):
-                yield "compaction", False
-            elif self.schedule_compaction:
-                yield "compaction", True
-            if self.log_compaction:
-                yield "logcompaction", False
-        if self.clustering or self.schedule_clustering:
+            yield from self._compactions(beside)
+        if "clustering" in beside:
+            yield "clustering", True
+        elif self.clustering or self.schedule_clustering:
             yield "clustering", not self.clustering
         if ttl:
             yield _TTL, False
-        if self.clean:
+        if self.clean and "clean" not in beside:
             yield "clean", False
-        if self.archive:
+        if self.archive and "archive" not in beside:
             yield "archive", False
+
+    def _compactions(self, beside: Collection[str]) -> Iterator[tuple[str, bool]]:
+        inline = self.compaction
+        if "compaction" in beside:
+            yield "compaction", True
+        elif inline or (inline is None and not self.schedule_compaction):
+            yield "compaction", False
+        elif self.schedule_compaction:
+            yield "compaction", True
+        if self.log_compaction:
+            yield "logcompaction", False
 
 
 INLINE_KEYS = option_keys(InlineSettings)
 
 
-def run_inline(runner: ServiceRunner, snapshot: Snapshot) -> tuple[Commit | Skip, ...]:
+def run_inline(
+    runner: ServiceRunner, snapshot: Snapshot, beside: Collection[str] = ()
+) -> tuple[Commit | Skip, ...]:
     """Run the services that follow a write; `snapshot` is the table after the commit.
 
-    A plan whose execution fails prevents neither the execution nor the scheduling of others.
+    A plan whose execution fails prevents neither the execution nor the scheduling of others. Of the
+    services `beside` the write, those that rewrite file groups are scheduled.
     """
     settings = settings_from(InlineSettings, runner.options)
     # A compaction by event time has no trigger unless one is set: it would plan after every write.
     runner = replace(runner, options={TRIGGER: CompactionTrigger.NUM_COMMITS, **runner.options})
     results: list[Commit | Skip] = []
-    steps = deque(settings.steps(snapshot.config, ttl=_ttl_is_due(snapshot, runner.options)))
+    ttl_is_due = _ttl_is_due(snapshot, runner.options)
+    # The writer must not be refused rows that its own clustering is about to move.
+    preemptible = replace(runner, options={**runner.options, CANCELLABLE: "true"})
+    steps = deque(settings.steps(snapshot.config, ttl=ttl_is_due, beside=beside))
     while steps:
         name, only_scheduled = steps.popleft()
         attempts = _ServiceAttempts(name)
-        snapshot = _run_step(runner, name, snapshot, attempts, only_scheduled=only_scheduled)
+        scheduler = preemptible if name == "clustering" and name in beside else runner
+        snapshot = _run_step(scheduler, name, snapshot, attempts, only_scheduled=only_scheduled)
         results += attempts.outcomes
         if attempts.errors and settings.is_error(name):
             error = attempts.errors[0]

@@ -98,11 +98,29 @@ def run_round(
 ) -> Iterator[ServiceOutcome]:
     """Execute the pending plans of some services, then run each; errors are outcomes."""
     services = list(dict.fromkeys(service_by_name(name).name for name in names))
+    failed: set[str] = set()
     try:
-        work = _PendingWork.load(runner, services)
+        for step in execute_plans(runner, services, stop):
+            failed |= {step.service} if step.is_final else set()
+            yield step
     except LakewrightError as error:
         yield from (ServiceOutcome(name, error) for name in services)
         return
+    for name in services:
+        if stop():
+            return
+        if name not in failed:
+            yield _try_step(runner, name, partial(runner.run, name, triggered=True))
+
+
+def execute_plans(
+    runner: ServiceRunner, services: Sequence[str], stop: Callable[[], bool] = lambda: False
+) -> Iterator[ServiceOutcome]:
+    """Execute the pending plans of some services; errors of executions are outcomes.
+
+    A service with an error that is not transient executes no further plan.
+    """
+    work = _PendingWork.load(runner, services)
     failed: set[str] = set()
     for instant in work.plans:
         if stop():
@@ -111,11 +129,6 @@ def run_round(
         if step is not None:
             failed |= {step.service} if step.is_final else set()
             yield step
-    for name in services:
-        if stop():
-            return
-        if name not in failed:
-            yield _try_step(runner, name, partial(runner.run, name, triggered=True))
 
 
 def pause(seconds: float, clock: Clock, stop: Callable[[], bool]) -> None:

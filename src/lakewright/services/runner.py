@@ -385,7 +385,10 @@ class ServiceRunner:
                     transaction, metadata, self.options, [validator], began_ms=started_ms
                 )
             parts = _PartialExecution(scheduled, context, transaction, metadata)
-            return parts.commit(self.options, started_ms)
+            commit = parts.commit(self.options, started_ms)
+            if parts.preempted:
+                self.meter.count("service.preempted", service=scheduled.service.name)
+            return commit
 
     def _execute_metadata_plan(self, scheduled: _ScheduledPlan) -> Commit:
         planned, service = scheduled.instant, scheduled.service
@@ -518,16 +521,19 @@ class _PartialExecution:
         self.transaction.report(metadata.files() - rest.files())
         self.metadata = rest
 
-    def _preempted_metadata(self) -> dict[str, str]:
-        plan, action = self.scheduled.plan, self.scheduled.instant.action
-        done = (
+    @property
+    def preempted(self) -> frozenset[str]:
+        """The partitions in which file groups of the plan were left to writers."""
+        rewritten = (
             self.metadata.file_groups()
-            if action != Action.CLUSTERING
+            if self.scheduled.instant.action != Action.CLUSTERING
             else {(p, file_id) for p, ids in self.metadata.replaced.items() for file_id in ids}
         )
-        preempted = {partition for partition, _ in plan.file_groups - done}
-        before = preempted_partitions(self.context.snapshot, action)
-        return format_preempted(before, plan.partitions, preempted)
+        return frozenset(p for p, _ in self.scheduled.plan.file_groups - rewritten)
+
+    def _preempted_metadata(self) -> dict[str, str]:
+        before = preempted_partitions(self.context.snapshot, self.scheduled.instant.action)
+        return format_preempted(before, self.scheduled.plan.partitions, self.preempted)
 
 
 @dataclass(frozen=True)

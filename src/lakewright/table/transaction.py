@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import TracebackType
-from typing import Protocol, Self, TypeVar, overload
+from typing import Protocol, Self, TypeVar
 
 from lakewright.clock import Clock, zone_of
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
@@ -684,43 +684,20 @@ SpecT = TypeVar("SpecT", bound=TransactionSpec)
 
 
 @dataclass(frozen=True, slots=True)
-class Postponed:
-    """A write that has not begun, since `step` must run before it, without the lock.
-
-    `step` returns extra metadata for the commit of the write.
-    """
-
-    step: Callable[[], Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
 class TransactionManager(WriterContext):
     """Begins transactions on one table, with one set of settings."""
 
-    @overload
-    def begin(self, plan: Callable[[Snapshot], SpecT]) -> tuple[Transaction, SpecT]: ...
-
-    @overload
-    def begin(
-        self, plan: Callable[[Snapshot], SpecT | Postponed]
-    ) -> tuple[Transaction, SpecT] | Postponed: ...
-
-    def begin(
-        self, plan: Callable[[Snapshot], SpecT | Postponed]
-    ) -> tuple[Transaction, SpecT] | Postponed:
+    def begin(self, plan: Callable[[Snapshot], SpecT]) -> tuple[Transaction, SpecT]:
         """Begin the write that `plan` derives from the current snapshot.
 
         `plan` runs under the lock, before failed writes are rolled back or anything is created, and
-        again if the lock is lost before the requested file exists. If it raises, or returns
-        `Postponed`, nothing on storage changes.
+        again if the lock is lost before the requested file exists. If it raises, nothing on storage
+        changes.
 
         Returns:
-            The transaction and the value of `plan`, or the `Postponed` that `plan` returned.
+            The transaction and the value of `plan`.
         """
-        result = self.run_locked(lambda lock: self._begin_locked(plan, lock))
-        if isinstance(result, Postponed):
-            return result
-        transaction, spec = result
+        transaction, spec = self.run_locked(lambda lock: self._begin_locked(plan, lock))
         try:
             self.storage.create(transaction.pending_path(State.INFLIGHT), spec.inflight)
         except ConflictError:
@@ -735,13 +712,11 @@ class TransactionManager(WriterContext):
         return transaction, spec
 
     def _begin_locked(
-        self, plan: Callable[[Snapshot], SpecT | Postponed], lock: Lock
-    ) -> tuple[Transaction, SpecT] | Postponed:
+        self, plan: Callable[[Snapshot], SpecT], lock: Lock
+    ) -> tuple[Transaction, SpecT]:
         snapshot = load_snapshot(self.storage)
         check_write_can_begin(snapshot.config, snapshot.timeline, self.transaction.concurrency)
         spec = plan(snapshot)
-        if isinstance(spec, Postponed):
-            return spec
         snapshot, times = self._prepare_table(snapshot, spec.properties, lock)
         return self._create_requested(snapshot, spec.action, times, lock, spec.requested), spec
 

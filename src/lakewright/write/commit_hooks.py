@@ -49,7 +49,7 @@ from lakewright.table.freshness_options import (
 from lakewright.table.freshness_tracker import FreshnessTracker
 from lakewright.table.properties import touch_last_update_time
 from lakewright.table.snapshot import Snapshot
-from lakewright.table.transaction import Postponed, Transaction
+from lakewright.table.transaction import Transaction
 from lakewright.write.options import write_settings
 
 
@@ -79,10 +79,14 @@ class CommittedWrite:
 
 
 class PreWriteHook(Protocol):
-    """Decides, before a write begins, whether something else must run first."""
+    """Starts something beside a write."""
 
-    def before_write(self, snapshot: Snapshot) -> Postponed | None:
-        """Return what must run first, or None to begin; called under the table's lock."""
+    def before_write(self, snapshot: Snapshot) -> None:
+        """Called under the table's lock, before the write begins or begins again."""
+        ...
+
+    def extra_metadata(self) -> Mapping[str, str]:
+        """Return extra metadata for the commit; called when the data files are written."""
         ...
 
 

@@ -1,8 +1,8 @@
 """The options of a write: which ones are known, and what they mean for a table.
 
 A write refuses those Hudi options that would change the rows, the files or the table, or disable
-something a user relies on, if they were ignored. It warns about asynchronous services that are
-requested but do not run, and about all other options that are neither supported nor listed here.
+something a user relies on, if they were ignored. It warns about all other options that are neither
+supported nor listed here.
 """
 
 from __future__ import annotations
@@ -177,14 +177,6 @@ SERVICE_PREFIXES = (
     "hoodie.write.empty.clean.",
 )
 
-# With the value "true" they request an asynchronous service, which does not run.
-ASYNC_SERVICE_KEYS = frozenset(
-    {
-        "hoodie.clustering.async.enabled",
-        "hoodie.datasource.clustering.async.enable",
-    }
-)
-
 _SUPPORTED = (
     WRITE_KEYS
     | option_keys(LockSettings, HeartbeatSettings, TransactionSettings, FreshnessSettings)
@@ -218,13 +210,11 @@ Conflict = tuple[str, str, str]
 class WriteOptions:
     """Options whose names were checked; Hudi's keys are in lower case, as Spark passes them.
 
-    `ignored` have no effect here; `async_services` request asynchronous services, which do not run.
-    The caller warns about both.
+    `ignored` have no effect here; the caller warns about them.
     """
 
     values: Mapping[str, str]
     ignored: tuple[str, ...]
-    async_services: tuple[str, ...] = ()
 
 
 def check_write_options(options: Mapping[str, str], *, also: Collection[str] = ()) -> WriteOptions:
@@ -247,12 +237,7 @@ def check_write_options(options: Mapping[str, str], *, also: Collection[str] = (
     ignored = ignored_options(
         unchecked, supported, REFUSED_WRITE_OPTIONS, consumed=storage_option_names()
     )
-    async_services = [
-        key
-        for key in normalized
-        if key in ASYNC_SERVICE_KEYS and normalized[key].strip().lower() == "true"
-    ]
-    return WriteOptions(normalized, tuple(ignored), tuple(async_services))
+    return WriteOptions(normalized, tuple(ignored))
 
 
 def write_settings(config: TableConfig | None, options: Mapping[str, str]) -> WriteSettings:

@@ -42,7 +42,6 @@ from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.table.transaction import (
     CommitContributor,
     CommitValidator,
-    Postponed,
     Transaction,
     TransactionManager,
     TransactionSpec,
@@ -149,7 +148,7 @@ class WriteRequest:
     contain. `combine` keeps one row of each key, also for operations that do not merge. `marked`
     rows have the column `MOVED_COLUMN`, which is true for the rows to delete. `partition_by`, if
     given, must be the table's partition columns. `validator` checks the table under its lock when
-    the write begins, and again at its commit. `pre_write` may postpone the write.
+    the write begins, and again at its commit. `pre_write` may start something beside it.
     """
 
     operation: Operation
@@ -186,14 +185,9 @@ def execute_write(
     while True:
         began_ms = writer.clock.monotonic_ms()
         try:
-            started = writer.begin(
+            transaction, plan = writer.begin(
                 partial(_plan_write, writer=writer, request=request, incoming=rows.schema)
             )
-            if isinstance(started, Postponed):
-                extra = {**request.extra, **started.step()}
-                request = replace(request, pre_write=None, extra=extra)
-                continue
-            transaction, plan = started
             with transaction:
                 return _write_and_commit(transaction, plan, request, rows, engine, began_ms)
         except ConflictError:
@@ -206,14 +200,11 @@ def execute_write(
 
 def _plan_write(
     snapshot: Snapshot, *, writer: TransactionManager, request: WriteRequest, incoming: pa.Schema
-) -> WritePlan | Postponed:
+) -> WritePlan:
     if request.validator is not None:
         request.validator.validate(snapshot)
     config = snapshot.config
     check_options_match_table(config, request.options, partition_by=request.partition_by)
-    postponed = request.pre_write.before_write(snapshot) if request.pre_write is not None else None
-    if postponed is not None:
-        return postponed
     settings = write_settings(config, request.options)
     if request.combine and config.record_key_fields:
         settings = replace(settings, combine_before_insert=True)
@@ -230,6 +221,8 @@ def _plan_write(
     check_operation(config, writer, operation, settings)
     _check_index(snapshot, settings)
     properties = properties_to_persist(config, settings)
+    if request.pre_write is not None:
+        request.pre_write.before_write(snapshot)
     if operation.replaces:
         return WritePlan(
             action=Action.REPLACE_COMMIT,
@@ -263,6 +256,9 @@ def _write_and_commit(
     transaction.report(path for status in statuses for stat in status.stats for path in stat.paths)
     delete_spill(task, statuses)
     raise_worker_errors(task, statuses)
+    if request.pre_write is not None:
+        extra = {**request.extra, **request.pre_write.extra_metadata()}
+        request = replace(request, extra=extra)
     metadata = _metadata(task, request, statuses)
     late_rows: Counter[str] = Counter()
     for status in statuses:

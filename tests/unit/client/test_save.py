@@ -290,19 +290,6 @@ def test_a_partition_is_not_deleted_by_a_write_that_contradicts_the_table() -> N
     assert ids(table) == ["a"]
 
 
-def test_a_write_warns_once_of_services_that_do_not_run() -> None:
-    table = saved(row("a"))
-    options = {
-        "hoodie.clustering.async.enabled": "true",
-        "hoodie.datasource.clustering.async.enable": "true",
-    }
-    with pytest.warns(UserWarning, match="no service runs in the background") as warnings:
-        save(table.storage, [row("b")], more=options)
-    assert len(warnings) == 1
-    assert all(key in str(warnings[0].message) for key in options)
-    assert ids(table) == ["a", "b"]
-
-
 def test_keys_of_hudi_have_no_case_and_keys_of_a_commit_keep_theirs() -> None:
     table = saved(row("a"))
     save(table.storage, [row("a", 2)], more={OPERATION.upper(): "insert", "_MyKey": "Value"})

@@ -325,10 +325,10 @@ def test_a_preempted_plan_is_counted(recorded: RecordingReporter) -> None:
     fixture = PlanFixture("clustering")
     at = fixture.schedule()
     assert fixture.table.upsert([row("a", 9, "ninth")])
-    with pytest.raises(ConflictError):
-        fixture.runner().execute(at)
+    # It completes without the partition of the write.
+    fixture.runner().execute(at)
     assert recorded.total("service.preempted", service="clustering") == 1
-    assert recorded.total("service.failed", error="ConflictError") == 1
+    assert recorded.total("service.failed", error="ConflictError") == 0
     fixture.runner().cancel(fixture.schedule())
     assert recorded.total("plan.cancelled") == 1
 

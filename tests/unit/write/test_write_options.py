@@ -13,7 +13,6 @@ from lakewright.options import HUDI_OPTIONS
 from lakewright.services.registry import service_keys
 from lakewright.table.create import TableSpec, table_properties
 from lakewright.write.options import (
-    ASYNC_SERVICE_KEYS,
     NO_OP_VALUES,
     OPERATION_KEYS,
     REFUSED_WRITE_OPTIONS,
@@ -91,7 +90,7 @@ SILENT = {
 @pytest.mark.parametrize("options", SILENT.values(), ids=list(SILENT))
 def test_known_options_pass(options: dict[str, str]) -> None:
     checked = check_write_options(options, also=["hoodie.of.the.caller", *service_keys()])
-    assert (checked.ignored, checked.async_services) == ((), ())
+    assert checked.ignored == ()
 
 
 def test_keys_of_hudi_have_no_case_and_others_keep_theirs() -> None:
@@ -103,14 +102,6 @@ def test_options_without_effect_are_reported() -> None:
     options = {"hoodie.metadata.enable": "true", "hoodie.metrics.jmx.port": "1"}
     ignored = check_write_options(options).ignored
     assert ignored == ("hoodie.metadata.enable", "hoodie.metrics.jmx.port")
-
-
-def test_services_that_are_requested_and_not_run_are_reported() -> None:
-    options = {"Hoodie.Clustering.Async.Enabled": " TRUE "}
-    served = {"hoodie.compact.inline": "true", "hoodie.partition.ttl.inline": "true"}
-    checked = check_write_options({**options, **served})
-    assert checked.async_services == ("hoodie.clustering.async.enabled",)
-    assert checked.ignored == ()
 
 
 REFUSED = {
@@ -169,13 +160,12 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name(key: str, suggestio
 
 
 def test_the_lists_hold_no_typing_errors_and_do_not_contradict_each_other() -> None:
-    listed = {*REFUSED_WRITE_OPTIONS, *NO_OP_VALUES, *OPERATION_KEYS, *ASYNC_SERVICE_KEYS}
+    listed = {*REFUSED_WRITE_OPTIONS, *NO_OP_VALUES, *OPERATION_KEYS}
     assert sorted(listed - HUDI_OPTIONS) == []
     assert not WRITE_KEYS & REFUSED_WRITE_OPTIONS.keys()
     for prefix in SERVICE_PREFIXES:
         assert any(key.startswith(prefix) for key in HUDI_OPTIONS), prefix
     assert all(value == value.lower() for value in REFUSED_WRITE_OPTIONS.values())
-    assert all(key.startswith(SERVICE_PREFIXES) for key in ASYNC_SERVICE_KEYS)
 
 
 def test_a_table_remembers_its_index_and_its_event_time() -> None:

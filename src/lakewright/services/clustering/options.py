@@ -241,7 +241,8 @@ class ClusteringSettings(PlanningSettings):
         False,
         parse=parse_bool,
         aliases=("hoodie.datasource.clustering.async.enable",),
-        doc="Whether clusterings are scheduled when due, and executed concurrently with writes.",
+        doc="Whether a write schedules a clustering, if one is due, and executes it in a thread "
+        "beside the next writes; such a plan is cancellable.",
     )
     inline_commits: int = option(
         INLINE_COMMITS,

@@ -1,50 +1,73 @@
-"""The pre-write hook that runs TTL, and the initial update of `lastUpdateTime`.
+"""The hook that runs TTL beside a write, and the initial update of `lastUpdateTime`.
 
-The hook runs TTL before a write begins, not concurrently: the write must not fail because TTL
-deletes a partition that it writes to. Commits record the earliest time at which a partition can
-expire, so most writes need not evaluate the partitions at all.
+Commits record the earliest time at which a partition can expire, so most writes need not evaluate
+the partitions at all.
 """
 
 from __future__ import annotations
 
-import warnings
+import threading
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 
-from lakewright.errors import ConflictError, LakewrightError
+from lakewright.errors import LakewrightError
 from lakewright.model.instant import format_time, parse_time
 from lakewright.model.plans import Skip
-from lakewright.model.ttl import NEVER, TtlSettings, active_policies, ttl_settings, ttl_zone
+from lakewright.model.ttl import NEVER, TtlSettings, active_policies, ttl_zone
+from lakewright.services.asynchronous import AsyncServices, attempt
+from lakewright.services.maintenance_loop import ServiceOutcome
 from lakewright.services.runner import ServiceRunner
 from lakewright.services.ttl.partition_age import PartitionAges, partitions_with_rows
-from lakewright.services.ttl.planner import PartitionTimes, TtlDecision
+from lakewright.services.ttl.planner import PartitionTimes, TtlDecision, plan_ttl
 from lakewright.services.ttl.service import explain
 from lakewright.storage.base import Storage, map_in_threads
 from lakewright.table.properties import touch_last_update_time
-from lakewright.table.snapshot import Snapshot, load_snapshot
+from lakewright.table.snapshot import Snapshot
 from lakewright.table.time_generator import format_epoch_ms
-from lakewright.table.transaction import Postponed
 from lakewright.write.commit_hooks import NEXT_KEY, next_ttl_check, ttl_settings_or_off
-from lakewright.write.writer import Commit
+
+_TTL = "ttl"
 
 
-class PreWriteTtl:
-    """Runs TTL before a write; `results` has the results afterwards."""
+class TtlBesideWrite:
+    """Runs TTL beside one write, where it is not inline.
 
-    def __init__(self, runner: ServiceRunner) -> None:
+    When the write begins, a thread of the writer evaluates the partitions. Those that are expired
+    are deleted after the commit of the write: the write must not fail because TTL deletes a
+    partition that it writes to, and a partition that it has written to is not expired any more.
+    """
+
+    def __init__(self, runner: ServiceRunner, services: AsyncServices) -> None:
         self._runner = runner
-        self.results: tuple[Commit | Skip, ...] = ()
+        self._services = services
+        self._evaluated: threading.Event | None = None
+        self._next_check: Mapping[str, str] = {}
 
-    def before_write(self, snapshot: Snapshot) -> Postponed | None:
-        """Postpone the write if TTL must run first."""
+    def before_write(self, snapshot: Snapshot) -> None:
+        """Start TTL if a partition can have expired."""
         settings = ttl_settings_or_off(snapshot.config, self._runner.options)
         if not settings.enabled or settings.run_inline or not active_policies(settings):
-            return None
-        if not snapshot.timeline.completed_writes:
-            return None
-        return None if self._is_early(snapshot, settings) else Postponed(self._run)
+            return
+        if self._evaluated is not None:
+            # Another attempt of the write: commits since the first are not evaluated.
+            self._evaluated, self._next_check = threading.Event(), {}
+            self._evaluated.set()
+            return
+        if not snapshot.timeline.completed_writes or self._is_early(snapshot, settings):
+            return
+        # The caches of a snapshot are for one thread.
+        own = Snapshot(snapshot.storage, snapshot.config, snapshot.timeline)
+        evaluated = threading.Event()
+        if self._services.start(_TTL, partial(self._run, own, settings, evaluated)):
+            self._evaluated = evaluated
+
+    def extra_metadata(self) -> Mapping[str, str]:
+        """Return what the commit records: until when no partition expires, if none has."""
+        if self._evaluated is not None:
+            self._evaluated.wait()
+        return self._next_check
 
     def _is_early(self, snapshot: Snapshot, settings: TtlSettings) -> bool:
         until, _, recorded = next_ttl_check(snapshot).partition(" ")
@@ -54,27 +77,25 @@ class PreWriteTtl:
         zone = ttl_zone(snapshot.config.timeline_zone, settings)
         return format_epoch_ms(self._runner.clock.now_ms(), zone)
 
-    def _run(self) -> Mapping[str, str]:
-        """Run TTL; return the extra metadata for the commit of the write."""
+    def _run(
+        self, snapshot: Snapshot, settings: TtlSettings, evaluated: threading.Event
+    ) -> Iterator[ServiceOutcome]:
         try:
-            self.results = (self._runner.run("ttl"),)
-            return self._next_check()
-        except ConflictError as error:
-            # Another process changed the partitions first: the next write runs TTL again.
-            self.results = (*self.results, Skip(f"ttl: {error}"))
+            decisions = explain(self._runner.planning_context(snapshot))
+            until = next_check_time(decisions, settings, parse_time(self._now(snapshot, settings)))
+            if until and self._evaluated in (None, evaluated):
+                self._next_check = {NEXT_KEY: f"{until} {fingerprint(settings)}"}
         except LakewrightError as error:
-            # A failure of TTL must not fail the write: the next write runs TTL again.
-            warnings.warn(f"ttl before a write failed: {error}", RuntimeWarning, stacklevel=2)
-            self.results = (*self.results, Skip(f"ttl: {error}"))
-        return {}
-
-    def _next_check(self) -> Mapping[str, str]:
-        """The extra metadata that records when TTL must run next."""
-        context = self._runner.planning_context(load_snapshot(self._runner.storage))
-        settings = ttl_settings(context.snapshot.config.properties, context.options)
-        now = parse_time(self._now(context.snapshot, settings))
-        until = next_check_time(explain(context), settings, now)
-        return {NEXT_KEY: f"{until} {fingerprint(settings)}"} if until else {}
+            yield ServiceOutcome(_TTL, error)
+            return
+        finally:
+            evaluated.set()
+        plan = plan_ttl(decisions, settings)
+        if isinstance(plan, Skip):
+            yield ServiceOutcome(_TTL, plan)
+            return
+        with self._services.turns.taken():
+            yield attempt(_TTL, partial(self._runner.run, _TTL))
 
 
 def next_check_time(decisions: Iterable[TtlDecision], settings: TtlSettings, now: datetime) -> str:

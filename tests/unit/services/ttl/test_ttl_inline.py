@@ -98,28 +98,16 @@ SEVERAL = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
 CLEAN: Mapping[str, str] = {"hoodie.clean.automatic": "true", "hoodie.clean.commits.retained": "1"}
 
 
-def test_ttl_that_is_not_inline_runs_before_a_write() -> None:
-    made = table(**{RUN_INLINE: "false"})
-    made.upsert([row("a", day=OLD)])
-    made.clock.sleep(8 * DAY)
-    commit = made.upsert([row("b", day=OLD), row("c", day=NEW)])
-    assert deleted_partitions(commit) == [(OLD,)]
-    (deletion,) = commit.services
-    assert isinstance(deletion, Commit)
-    assert deletion.completed_at < commit.instant
-    assert [record["id"] for record in made.rows()] == ["b", "c"]
-
-
-def test_ttl_before_writes_runs_only_when_a_partition_can_be_expired() -> None:
+def test_ttl_beside_writes_runs_only_when_a_partition_can_be_expired() -> None:
     made = table(**{RUN_INLINE: "false"})
     made.upsert([row("a", day=OLD)])
     looked = []
     for n in range(2, 20):
         made.clock.sleep(DAY)
         looked.append((n, bool(made.upsert([row("b", n, day=NEW)]).services)))
-    # At the second write for the first time, then when the first partition has expired, and a week
-    # after the last write at that time.
-    assert [n for n, ran in looked if ran] == [2, 8, 14]
+    # At the second write for the first time, when the first partition has expired and once after it
+    # was deleted, and a week after the last write at that time.
+    assert [n for n, ran in looked if ran] == [2, 8, 9, 15]
     assert [record["id"] for record in made.rows()] == ["b"]
 
 
@@ -132,7 +120,7 @@ def test_other_settings_are_a_reason_to_look() -> None:
     assert deleted_partitions(made.upsert([row("b", 2, day=NEW)], shorter)) == [(OLD,)]
 
 
-def test_a_write_goes_on_where_ttl_before_it_fails() -> None:
+def test_a_write_goes_on_beside_ttl_and_another_writer() -> None:
     made = table(**{RUN_INLINE: "false"})
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)

@@ -175,7 +175,7 @@ def test_a_live_writers_file_holds_a_partition_beside_a_dead_ones() -> None:
 # A day that is written late under a policy that goes by the day in the path.
 
 
-@pytest.mark.parametrize("inline", ["true", "false"], ids=["after writes", "before writes"])
+@pytest.mark.parametrize("inline", ["true", "false"], ids=["after writes", "beside writes"])
 def test_a_backfilled_old_day_goes_at_the_next_run(inline: str) -> None:
     table = made(EVENT_TIME, **{POLICIES: "[]", RUN_INLINE: inline})
     put(table, "2026-01-01")
@@ -186,7 +186,7 @@ def test_a_backfilled_old_day_goes_at_the_next_run(inline: str) -> None:
     assert outcome.partitions == ("2020-05-05",)
 
 
-def test_a_backfilled_old_day_goes_before_the_next_write() -> None:
+def test_a_backfilled_old_day_goes_with_the_next_write() -> None:
     table = made(EVENT_TIME, **{POLICIES: "[]", RUN_INLINE: "false"})
     for ts in (1, 2, 3):
         put(table, "2026-01-01", ts=ts)
@@ -194,15 +194,17 @@ def test_a_backfilled_old_day_goes_before_the_next_write() -> None:
     (deletion,) = put(table, "2026-01-01", ts=4).services
     assert isinstance(deletion, Commit)
     assert deletion.partitions == ("2020-05-05",)
-    assert put(table, "2026-01-01", ts=5).services == ()
+    # Once more, for the time of the next evaluation.
+    assert [type(outcome) for outcome in put(table, "2026-01-01", ts=5).services] == [Skip]
+    assert put(table, "2026-01-01", ts=6).services == ()
     assert {record["day"] for record in table.rows()} == {"2026-01-01"}
 
 
-def test_a_day_backfilled_beside_a_write_goes_before_the_next_one() -> None:
+def test_a_day_backfilled_beside_a_write_goes_with_the_next_one() -> None:
     table = made({**EVENT_TIME, **SEVERAL}, **{POLICIES: "[]", RUN_INLINE: "false"})
     put(table, "2026-01-01")
     days_pass(table, 1)
-    # The write runs TTL before it begins, and records when it is to run next.
+    # The write evaluates the partitions when it begins, and records when TTL is to run next.
     table.upsert(
         [row("a", 2, day="2026-01-01")], before_commit=lambda: bool(put(table, "2020-05-05"))
     )

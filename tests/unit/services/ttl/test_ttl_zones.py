@@ -10,9 +10,7 @@ import pytest
 from lakewright.errors import InvalidError
 from lakewright.model.plans import Skip
 from lakewright.model.ttl import WRITERS_ZONE
-from lakewright.services.ttl.hooks import PreWriteTtl
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.write.writer import Commit
 from support.tables import NO_SERVICES, WrittenTable, row
@@ -129,21 +127,17 @@ def test_a_zone_is_a_name_that_means_the_same_everywhere(name: str) -> None:
         table.services({**ONE_DAY, WRITERS_ZONE: name}).run("ttl")
 
 
-def test_ttl_before_a_write_waits_for_every_zone(in_zone: EnterZone) -> None:
+def test_ttl_beside_a_write_waits_for_every_zone(in_zone: EnterZone) -> None:
     table = table_of()
     in_zone(LOS_ANGELES)
     table.upsert([row("a")])
     in_zone(TOKYO)
-    policy = '[{"spec":"*","units":"DAYS","value":1}]'
     options = {
         "hoodie.ttl.enabled": "true",
         "hoodie.ttl.run.inline": "false",
-        "hoodie.ttl.policies": policy,
+        "hoodie.ttl.policies": '[{"spec":"*","units":"DAYS","value":1}]',
     }
     hours_pass(table, 23)
-    before = PreWriteTtl(table.services(options))
-    postponed = before.before_write(load_snapshot(table.storage))
-    assert postponed is not None
-    postponed.step()
-    assert [type(result) for result in before.results] == [Skip]
-    assert len(table.rows()) == 1
+    commit = table.upsert([row("b", day="2026-03-01")], options)
+    assert [type(result) for result in commit.services] == [Skip]
+    assert len(table.rows()) == 2
