@@ -220,7 +220,7 @@ class AsyncServices:
         yield from self._execute_plans([name for name in _REWRITES if name in requested])
         for name in _CLEANS:
             if name in requested:
-                yield attempt(name, partial(self.runner.run, name))
+                yield attempt(name, partial(self.runner.run, name, triggered=True))
 
     def _execute_plans(self, names: Sequence[str]) -> Iterator[ServiceOutcome]:
         """Execute pending plans; each execution takes the turn between its work and its commit."""
