@@ -167,7 +167,7 @@ class AtStart(LocalEngine):
     """Another process acts when a write has begun, before it reads its rows."""
 
     def __init__(self, act: Callable[[], object]) -> None:
-        self._act = once(act)  # type: ignore[arg-type]
+        self._act = once(act)
 
     def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
         self._act()

@@ -240,10 +240,6 @@ class PlanTransaction(Transaction):
         return plan
 
     @property
-    def _is_cancellable(self) -> bool:
-        return self.cancellable
-
-    @property
     def _fails_on_pending(self) -> bool:
         settings = self.writer.transaction
         is_clustering = self.action == Action.CLUSTERING

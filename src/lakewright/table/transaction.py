@@ -253,6 +253,8 @@ class Transaction:
     write itself. `after` is the table with the write, once it has committed.
     """
 
+    cancellable = False
+
     def __init__(
         self,
         writer: WriterContext,
@@ -560,7 +562,7 @@ class Transaction:
             non_blocking=self.writer.transaction.concurrency is Concurrency.NON_BLOCKING,
             yields_to_clustering=self.writer.transaction.yields_to_clustering,
             yields_to=self._higher_priority_writes(current),
-            cancellable=self._is_cancellable,
+            cancellable=self.cancellable,
             fails_on_pending=self._fails_on_pending,
         )
         self._check_no_orphans_read(current, metadata)
@@ -585,10 +587,6 @@ class Transaction:
                 instant=self.instant,
                 files=in_written_groups[:3],
             )
-
-    @property
-    def _is_cancellable(self) -> bool:
-        return False
 
     @property
     def _fails_on_pending(self) -> bool:

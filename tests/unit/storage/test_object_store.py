@@ -10,6 +10,7 @@ from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from obstore.store import S3Store
 
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
 from lakewright.storage.object_store import ObjectStorage, client_for
@@ -242,9 +243,11 @@ def test_a_storage_with_a_timeout_has_a_client_that_gives_up_in_time(
     storage: ObjectStorage, bucket: Bucket
 ) -> None:
     patient = client_for(storage.location, storage.options)
+    assert isinstance(patient, S3Store)
     assert (patient.client_options or {})["timeout"] == "120s"
     impatient = storage.with_timeout(20)
     client = client_for(impatient.location, impatient.options)
+    assert isinstance(client, S3Store)
     assert (client.client_options or {})["timeout"] == "10000ms"
     assert (client.retry_config or {})["retry_timeout"] == timedelta(seconds=10)
     impatient.replace("f", b"written")

@@ -52,8 +52,9 @@ def repaired(table: WrittenTable, *, later_ms: int = 0) -> Diagnosis:
     return repair(writer, examine(table.storage, clock))
 
 
-def advanced(storage: MemoryStorage, later_ms: int) -> ManualClock:
+def advanced(storage: Storage, later_ms: int) -> ManualClock:
     """A clock so much later than the newest file, by which the storage goes from now on."""
+    assert isinstance(storage, MemoryStorage)
     clock = ManualClock(_now_ms(storage) + later_ms)
     set_clock(storage, clock)
     return clock
