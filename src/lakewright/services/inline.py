@@ -14,7 +14,7 @@ from functools import partial
 
 from lakewright.errors import ConflictError, InvalidError, LakewrightError
 from lakewright.model.instant import REWRITES, Action
-from lakewright.model.plans import Skip
+from lakewright.model.plans import CANCELLABLE, Skip
 from lakewright.model.table_config import TableConfig, TableType
 from lakewright.options import option, option_keys, parse_bool, settings_from
 from lakewright.services.base import AnyTableService
@@ -23,7 +23,6 @@ from lakewright.services.metrics import not_due, record_outcome
 from lakewright.services.planning import superseded_plans
 from lakewright.services.registry import service_by_name
 from lakewright.services.runner import ServiceRunner
-from lakewright.table.options import CANCELLABLE
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.write.commit_hooks import is_ttl_triggered, ttl_settings_or_off
 from lakewright.write.writer import Commit
