@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import lakewright as lw
+from lakewright.client.stream_sink import StreamSink
+from lakewright.storage.factory import storage_for
 from support.soak import some
 
 DDL = "id STRING, day STRING, ts BIGINT, note STRING"
@@ -245,6 +247,29 @@ def test_all_kinds_of_values(spark: SparkSession, tmp_path: Path, table_type: st
 
 def as_texts(data: DataFrame) -> list[str]:
     return sorted(text for (text,) in data.selectExpr("to_json(struct(*))").collect())
+
+
+def test_a_stream_compacts_in_a_thread_beside_its_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    options = {
+        **OPTIONS,
+        "hoodie.datasource.write.table.type": "MERGE_ON_READ",
+        "hoodie.datasource.compaction.async.enable": "true",
+        "hoodie.compact.inline.max.delta.commits": "1",
+        "hoodie.datasource.write.streaming.checkpoint.identifier": "compacted",
+    }
+    path = str(tmp_path / "table")
+    frame(spark, ("a", "d1", 1, "1")).write.format("hudi").options(**options).save(path)
+    sink = StreamSink(storage_for(path), options)
+    for batch in range(2):
+        sink(frame(spark, ("a", "d1", batch + 2, str(batch + 2))), batch)
+    sink.close()
+    table = lw.open(path, spark=spark)
+    assert notes(table) == {"a": "3"}
+    compactions = [i for i in table.timeline() if i.action == "commit" and i.is_completed]
+    assert compactions
+    assert not [i for i in table.timeline() if i.action == "compaction"]
 
 
 def test_a_stream_is_written_once(spark: SparkSession, tmp_path: Path) -> None:

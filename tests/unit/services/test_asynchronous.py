@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,8 +24,8 @@ from lakewright.services.asynchronous import AsyncServices, CommitTurns, async_s
 from lakewright.services.maintenance_loop import ServiceOutcome
 from lakewright.services.runner import ServiceRunner
 from lakewright.table.snapshot import load_snapshot
-from lakewright.write.task import Operation
-from lakewright.write.writer import Commit
+from lakewright.write.task import Operation, WriteStatus, WriteTask
+from lakewright.write.writer import Commit, RowSource
 from support.tables import NO_SERVICES, WrittenTable, row
 
 DAY = 86_400
@@ -226,22 +229,21 @@ def test_a_write_preempts_the_clustering_of_its_own_writer() -> None:
     worked = threading.Event()
 
     class Engine(LocalEngine):
-        def map(self, *arguments: object) -> object:  # type: ignore[override]
-            answers = super().map(*arguments)  # type: ignore[arg-type]
+        def map(self, function: Any, items: Any, size: Any) -> Any:
+            answers = super().map(function, items, size)
             worked.set()
             return answers
 
-    writer = replace(table.writer(CLUSTER), engine=Engine)
-    rows = ArrowRows(pa.Table.from_pylist([row("a", 5, "fifth")], table.schema))
-    waited: list[bool] = []
-
     class Slow(LocalEngine):
-        def write(self, *arguments: object) -> object:  # type: ignore[override]
+        def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
             # The clustering has done its work, and waits for its turn.
             waited.append(worked.wait(timeout=600))
-            return super().write(*arguments)  # type: ignore[arg-type]
+            return super().write(task, rows)
 
-    commit = replace(writer, local_engine=Slow()).write(Operation.UPSERT, rows)
+    waited: list[bool] = []
+    rows = ArrowRows(pa.Table.from_pylist([row("a", 5, "fifth")], table.schema))
+    writer = replace(table.writer(CLUSTER), engine=Engine, local_engine=Slow())
+    commit = writer.write(Operation.UPSERT, rows)
     assert waited == [True]
     assert row("a", 5, "fifth") in table.rows()
     assert len(table.rows()) == 2
@@ -318,3 +320,28 @@ def test_turns_are_taken_in_order() -> None:
     turns.release(first)
     thread.join()
     assert order == ["write", "service"]
+
+
+AT_THE_END = """
+import threading
+from concurrent.futures import thread
+from lakewright.errors import UnavailableError
+from lakewright.services.asynchronous import AsyncServices
+from lakewright.services.maintenance_loop import ServiceOutcome
+
+def task():
+    while not thread._shutdown:  # until the process is about to end
+        threading.Event().wait(0.01)
+    print("the service has ended", flush=True)
+    yield ServiceOutcome("compaction", UnavailableError("the storage does not answer"))
+
+AsyncServices(None).start("services", task)
+"""
+
+
+def test_a_process_waits_for_its_services_and_shows_their_errors() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_THE_END], capture_output=True, text=True, check=True, timeout=600
+    )
+    assert ended.stdout == "the service has ended\n"
+    assert "compaction beside a write failed: the storage does not answer" in ended.stderr

@@ -103,7 +103,7 @@ def test_partitions_beyond_the_limit_are_named() -> None:
 
 
 def test_rows_beyond_the_limit_are_named_with_what_is_held() -> None:
-    table = made(**{POLICIES: ROWS})
+    table = made({}, **{POLICIES: ROWS})
     put(table, "held")
     put(table, "held", ts=2)
     plan = table.services(COMPACT).schedule("compaction")
@@ -204,10 +204,12 @@ def test_a_day_backfilled_beside_a_write_goes_with_the_next_one() -> None:
     table = made({**EVENT_TIME, **SEVERAL}, **{POLICIES: "[]", RUN_INLINE: "false"})
     put(table, "2026-01-01")
     days_pass(table, 1)
+
+    def backfill() -> None:
+        put(table, "2020-05-05")
+
     # The write evaluates the partitions when it begins, and records when TTL is to run next.
-    table.upsert(
-        [row("a", 2, day="2026-01-01")], before_commit=lambda: bool(put(table, "2020-05-05"))
-    )
+    table.upsert([row("a", 2, day="2026-01-01")], before_commit=backfill)
     (deletion,) = put(table, "2026-01-01", ts=4).services
     assert isinstance(deletion, Commit)
     assert deletion.partitions == ("2020-05-05",)
