@@ -10,10 +10,12 @@ import pytest
 
 from lakewright.engine.local import ArrowRows
 from lakewright.errors import ConflictError, InvalidError
+from lakewright.model.instant import Action
 from lakewright.model.plans import Skip
 from lakewright.options import settings_from
 from lakewright.table.options import ConflictStrategy, TransactionSettings
 from lakewright.table.plan_execution import PlanInProgressError
+from lakewright.table.snapshot import load_snapshot
 from lakewright.write.task import Operation, WriteStatus, WriteTask
 from lakewright.write.writer import Commit, RowSource
 from support.cancellable_plans import (
@@ -147,3 +149,20 @@ def test_a_plan_that_another_writer_has_marked_for_cancelling_is_not_executed(
     fixture.assert_still_pending(at)
     fixture.storage.delete(f".hoodie/.cancel/{at}")
     assert fixture.execute(at)
+
+
+@pytest.mark.parametrize("plan", [ORDINARY, CANCELLABLE_PLAN], ids=["ordinary", "cancellable"])
+def test_an_execution_that_is_marked_for_cancelling_does_not_commit(
+    plan: Mapping[str, str],
+) -> None:
+    fixture = PlanFixture("clustering", MULTI_WRITER)
+    rows = fixture.table.rows()
+    at = fixture.schedule(plan)
+    engine = InterruptedEngine(lambda: fixture.storage.create(f".hoodie/.cancel/{at}", b""))
+    runner = replace(fixture.runner(), engine=lambda: engine)
+    with pytest.raises(ConflictError, match="is to be cancelled"):
+        runner.execute(at)
+    assert fixture.table.rows() == rows
+    timeline = load_snapshot(fixture.storage).timeline
+    assert not timeline.completed_services(Action.CLUSTERING)
+    assert bool(timeline.pending(Action.CLUSTERING)) == (plan is ORDINARY)

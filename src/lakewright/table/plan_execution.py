@@ -270,6 +270,11 @@ class PlanTransaction(Transaction):
         marked = marked_files(self._storage, self.instant)
         if not self.attempt.is_current(self._storage):
             self._raise_rolled_back()
+        if is_cancel_requested(self._storage, self.instant):
+            raise ConflictError(
+                "this plan is to be cancelled, as another writer requested during its execution",
+                instant=self.instant,
+            )
         if self._other_completed_files():
             if self.cancellable or not self._delete_late_completed_files():
                 raise ConflictError(
