@@ -6,9 +6,10 @@ import os
 import random
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,12 +18,15 @@ from lakewright.clock import SystemClock
 from lakewright.errors import LakewrightError
 from lakewright.model.file_group import parse_data_file
 from lakewright.model.instant import Action
-from lakewright.storage.base import Storage
+from lakewright.storage.base import FileStatus, Storage
 from lakewright.storage.factory import storage_for
 from lakewright.table.doctor.doctor import examine, repair
 from lakewright.table.options import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import TransactionManager, TransactionSpec
+from lakewright.testing.storage import _Wrapped
+
+Result = TypeVar("Result")
 
 # Its sitecustomize.py makes attempts on executors crash.
 FAULTS = Path(__file__).parent / "lost_attempts"
@@ -39,6 +43,25 @@ class LaterClock(SystemClock):
 
     def now_ms(self) -> int:
         return super().now_ms() + self.later_ms
+
+
+class AgedStorage(_Wrapped):
+    """A storage whose files are so old that no task can be running."""
+
+    __slots__ = ()
+
+    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        result: Any = method(*arguments)
+        # The file by which a process asks for the time of the storage is as new as ever.
+        if isinstance(result, FileStatus) and not result.path.endswith("lakewright_clock"):
+            return cast(Result, _aged(result))
+        if method.__name__ in ("list_files", "list_tree", "list_temporary"):
+            return cast(Result, [_aged(file) for file in result])
+        return cast(Result, result)
+
+
+def _aged(file: FileStatus) -> FileStatus:
+    return replace(file, modified_ms=file.modified_ms - LaterClock().later_ms)
 
 
 @dataclass
@@ -118,7 +141,7 @@ class Play:
 
     def wrong_in_the_end(self) -> list[str]:
         """What is wrong when no task runs any more and another writer has begun a transaction."""
-        storage = storage_for(self.address, self.options)
+        storage = AgedStorage(storage_for(self.address, self.options))
         writer = TransactionManager(storage, LaterClock())
         transaction, _ = writer.begin(lambda snapshot: TransactionSpec(Action.COMMIT))
         transaction.abort()

@@ -72,9 +72,10 @@ def test_the_options_of_a_query(spark: SparkSession, path: str) -> None:
     assert reader.load(path, **{begin: "earliest"}).count() == ROWS
 
 
-def test_a_range_without_beginning_is_the_latest_instant(spark: SparkSession, path: str) -> None:
+def test_a_range_without_beginning_is_an_error(spark: SparkSession, path: str) -> None:
     options = {"hoodie.datasource.query.type": "incremental"}
-    assert spark.read.format("hudi").options(**options).load(path).count() == 9
+    with pytest.raises(lw.InvalidError, match=r"read\.begin\.instanttime"):
+        spark.read.format("hudi").options(**options).load(path)
 
 
 def test_statements_that_are_not_ours_or_cannot_be_carried_out(
