@@ -45,23 +45,16 @@ class LaterClock(SystemClock):
         return super().now_ms() + self.later_ms
 
 
-class AgedStorage(_Wrapped):
-    """A storage whose files are so old that no task can be running."""
+class LaterStorage(_Wrapped):
+    """A storage whose clock is as late, by the file with which a process asks for its time."""
 
     __slots__ = ()
 
     def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
         result: Any = method(*arguments)
-        # The file by which a process asks for the time of the storage is as new as ever.
-        if isinstance(result, FileStatus) and not result.path.endswith("lakewright_clock"):
-            return cast(Result, _aged(result))
-        if method.__name__ in ("list_files", "list_tree", "list_temporary"):
-            return cast(Result, [_aged(file) for file in result])
+        if isinstance(result, FileStatus) and result.path.endswith("lakewright_clock"):
+            result = replace(result, modified_ms=result.modified_ms + LaterClock().later_ms)
         return cast(Result, result)
-
-
-def _aged(file: FileStatus) -> FileStatus:
-    return replace(file, modified_ms=file.modified_ms - LaterClock().later_ms)
 
 
 @dataclass
@@ -141,7 +134,7 @@ class Play:
 
     def wrong_in_the_end(self) -> list[str]:
         """What is wrong when no task runs any more and another writer has begun a transaction."""
-        storage = AgedStorage(storage_for(self.address, self.options))
+        storage = LaterStorage(storage_for(self.address, self.options))
         writer = TransactionManager(storage, LaterClock())
         transaction, _ = writer.begin(lambda snapshot: TransactionSpec(Action.COMMIT))
         transaction.abort()
