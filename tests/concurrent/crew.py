@@ -152,8 +152,7 @@ class Crew:
         calls: Path | None = None,
     ) -> Process:
         """A process that takes these steps, with the options of a write; `client`: of storage."""
-        faults = (fate.as_json() if fate else {}) | ({"calls": str(calls)} if calls else {})
-        job = {"steps": [step.as_json() for step in steps], "fate": faults}
+        job = {"steps": [step.as_json() for step in steps], "fate": _fate_of(fate, calls)}
         return self._start(storage, options, client, job)
 
     def start_execution(
@@ -167,8 +166,8 @@ class Crew:
         calls: Path | None = None,
     ) -> Process:
         """A process that executes the plan of a table service."""
-        faults = (fate.as_json() if fate else {}) | ({"calls": str(calls)} if calls else {})
-        return self._start(storage, options, client, {"execute": plan, "fate": faults})
+        job = {"execute": plan, "fate": _fate_of(fate, calls)}
+        return self._start(storage, options, client, job)
 
     def start_role(
         self,
@@ -209,6 +208,10 @@ class Crew:
         answer = send_request(self.host, request)
         assert answer is not None, "the host of the writers went away"
         return answer
+
+
+def _fate_of(fate: Fate | None, calls: Path | None) -> dict[str, Any]:
+    return (fate.as_json() if fate else {}) | ({"calls": str(calls)} if calls else {})
 
 
 @contextmanager

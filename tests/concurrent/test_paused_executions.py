@@ -18,7 +18,7 @@ from crew import Crew, Fate, Process, assert_tidy, let_age
 
 from lakewright.clock import SystemClock
 from lakewright.errors import LakewrightError
-from lakewright.model.instant import Instant, State
+from lakewright.model.instant import State
 from lakewright.storage.base import Storage
 from lakewright.storage.factory import storage_for
 from lakewright.storage.local import LocalStorage
@@ -26,7 +26,7 @@ from lakewright.table.failed_writes import delete_leftovers, find_leftovers
 from lakewright.table.options import HeartbeatSettings
 from lakewright.table.snapshot import list_timeline, load_snapshot
 from lakewright.testing.s3 import S3Server
-from support.plan_schedules import SERVICE_OPTIONS
+from support.plan_schedules import DAY, SERVICE_OPTIONS, write_and_schedule
 from support.soak import SOAK
 from support.tables import NO_SERVICES, WrittenTable, row
 
@@ -39,8 +39,6 @@ OPTIONS = {
     "hoodie.write.lock.wait_time_ms": "600000",
     "hoodie.write.lock.wait_time_ms_between_retry": "20",
 }
-CANCELLABLE = "hoodie.table.service.plan.cancellable"
-DAY = "2026-01-01"
 # The calls around which a process that goes on could take the commit of another for its own.
 MOMENTS = [
     Fate("SIGSTOP", pattern=r"create \.hoodie/timeline/\d+\.\w+\.inflight", after=True),
@@ -48,11 +46,11 @@ MOMENTS = [
     Fate("SIGSTOP", pattern=r"create \.hoodie/timeline/\d+_\d+\.\w+", after=True),
 ]
 PLACES = ("disk", "s3")
-PLANS = [*product(SERVICE_OPTIONS, ("false", "true"))]
+PLANS = [*product(SERVICE_OPTIONS, (False, True))]
 PLACES_AND_PLANS = (
     [(place, *plan) for place in PLACES for plan in PLANS]
     if SOAK
-    else [("disk", "compaction", "false"), ("s3", "clustering", "false")]
+    else [("disk", "compaction", False), ("s3", "clustering", False)]
 )
 
 
@@ -85,20 +83,9 @@ class PlannedTable:
         return self.table.storage
 
 
-def planned_table(place: Place, service: str, cancellable: str) -> PlannedTable:
+def planned_table(place: Place, service: str, *, cancellable: bool) -> PlannedTable:
     table = WrittenTable(place.new_storage(), SystemClock(), OPTIONS)
-    if service == "clustering":
-        table.create("COPY_ON_WRITE")
-        for n in range(2):
-            table.write("BULK_INSERT", [row(f"k{n}", 1, "first", DAY)])
-    else:
-        table.create("MERGE_ON_READ")
-        table.upsert([row(f"k{n}", 1, "first", DAY) for n in range(3)])
-        for ts in (2, 3):
-            table.upsert([row("k0", ts, "again", DAY)])
-    options = {**SERVICE_OPTIONS[service], CANCELLABLE: cancellable}
-    plan = table.services(options).schedule(service)
-    assert isinstance(plan, Instant)
+    plan = write_and_schedule(table, service, cancellable=cancellable)
     return PlannedTable(table, plan.requested_at)
 
 
@@ -150,20 +137,20 @@ def assert_has_pending_files(storage: Storage, where: str) -> None:
 
 @pytest.mark.parametrize(("kind", "service", "cancellable"), PLACES_AND_PLANS)
 def test_an_execution_that_is_stopped(
-    crew: Crew, place: Place, service: str, cancellable: str, tmp_path: Path
+    crew: Crew, place: Place, service: str, cancellable: bool, tmp_path: Path
 ) -> None:
     moments = list(MOMENTS)
     if SOAK:
         calls = calls_of_execution(crew, place, service, cancellable, tmp_path / "calls.jsonl")
         moments += [Fate("SIGSTOP", nth) for nth in range(len(calls))]
     for fate in moments:
-        check_pause(crew, place, planned_table(place, service, cancellable), fate)
+        check_pause(crew, place, planned_table(place, service, cancellable=cancellable), fate)
 
 
 def calls_of_execution(
-    crew: Crew, place: Place, service: str, cancellable: str, file: Path
+    crew: Crew, place: Place, service: str, cancellable: bool, file: Path
 ) -> list[str]:
-    planned = planned_table(place, service, cancellable)
+    planned = planned_table(place, service, cancellable=cancellable)
     process: Process = crew.start_execution(
         planned.storage, planned.plan, OPTIONS, client=place.client, calls=file
     )

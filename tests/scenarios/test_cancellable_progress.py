@@ -181,19 +181,21 @@ def begin_write(lake: Lake, operation: str, rows: Sequence[Row], act: Callable[[
     client.write(Operation(operation), ArrowRows(table))
 
 
-def test_a_clustering_leaves_a_partition_to_an_upsert_that_has_only_begun() -> None:
-    lake = Lake()
+def cluster_beside_begun(lake: Lake, operation: str, rows: Sequence[Row]) -> Commit:
+    """Cluster after some updates, while a write has announced nothing."""
     for _ in range(5):
         lake.update()
-    commits: list[Commit | Skip] = []
-    begin_write(
-        lake,
-        "UPSERT",
-        [row(f"{HOT} 0", 99, "last", HOT)],
-        lambda: commits.append(lake.runner().run("clustering")),
-    )
-    (commit,) = commits
-    assert isinstance(commit, Commit)
+    outcomes: list[Commit | Skip] = []
+    cluster = lake.runner()
+    begin_write(lake, operation, rows, lambda: outcomes.append(cluster.run("clustering")))
+    (outcome,) = outcomes
+    assert isinstance(outcome, Commit)
+    return outcome
+
+
+def test_a_clustering_leaves_a_partition_to_an_upsert_that_has_only_begun() -> None:
+    lake = Lake()
+    commit = cluster_beside_begun(lake, "UPSERT", [row(f"{HOT} 0", 99, "last", HOT)])
     assert commit.partitions == COLD
     assert preemptions(lake) == [{HOT: 1}]
     assert row(f"{HOT} 0", 99, "last", HOT) in lake.table.rows()
@@ -201,17 +203,7 @@ def test_a_clustering_leaves_a_partition_to_an_upsert_that_has_only_begun() -> N
 
 def test_but_not_to_an_insert() -> None:
     lake = Lake()
-    for _ in range(5):
-        lake.update()
-    commits: list[Commit | Skip] = []
-    begin_write(
-        lake,
-        "BULK_INSERT",
-        [row("new", day=HOT)],
-        lambda: commits.append(lake.runner().run("clustering")),
-    )
-    (commit,) = commits
-    assert isinstance(commit, Commit)
+    commit = cluster_beside_begun(lake, "BULK_INSERT", [row("new", day=HOT)])
     assert commit.partitions == (*COLD, HOT)
 
 

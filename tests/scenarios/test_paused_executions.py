@@ -121,6 +121,20 @@ def pauses(planned: PlannedTable, paused: Work) -> Iterator[int]:
     yield from range(1, calls, STRIDE)
 
 
+def run_beside_paused(
+    scheduler: ProcessScheduler, paused: Work, call: int, action: Work
+) -> tuple[ScheduledProcess, ScheduledProcess]:
+    """Pause one process before a call for long, and run another one to its end."""
+    first = scheduler.start("paused", paused)
+    for _ in range(call):
+        first.step()
+    first.is_frozen = True
+    scheduler.pass_time(PAUSE_MS)
+    second = scheduler.start("second", action)
+    run_to_end(scheduler, second)
+    return first, second
+
+
 def expected_rows(planned: PlannedTable, process: ScheduledProcess, action: str) -> Rows:
     ts = {"an upsert": 7, "writes until all is archived": LAST_TS}.get(action)
     return planned.rows if ts is None or process.error else after_upsert(planned.rows, ts)
@@ -137,13 +151,7 @@ def test_a_paused_execution_harms_nothing(
     work = PAUSED[paused](planned)
     for call in pauses(planned, work):
         with scheduled_processes(planned.files, planned.now_ms, planned.age_ms) as scheduler:
-            first = scheduler.start("paused", work)
-            for _ in range(call):
-                first.step()
-            first.is_frozen = True
-            scheduler.pass_time(PAUSE_MS)
-            second = scheduler.start("second", ACTIONS[action](planned))
-            run_to_end(scheduler, second)
+            first, second = run_beside_paused(scheduler, work, call, ACTIONS[action](planned))
             rows = expected_rows(planned, second, action)
             where = f"paused before call {call}, {first.last_call}"
             assert read_rows(scheduler.storage) == rows, where
@@ -174,13 +182,7 @@ def test_a_paused_write_is_reported_as_it_is(service: str, action: str, lock: st
 
     for call in pauses(planned, insert):
         with scheduled_processes(planned.files, planned.now_ms, planned.age_ms) as scheduler:
-            first = scheduler.start("paused", insert)
-            for _ in range(call):
-                first.step()
-            first.is_frozen = True
-            scheduler.pass_time(PAUSE_MS)
-            second = scheduler.start("second", ACTIONS[action](planned))
-            run_to_end(scheduler, second)
+            first, second = run_beside_paused(scheduler, insert, call, ACTIONS[action](planned))
             first.is_frozen = False
             run_to_end(scheduler, first)
             where = f"paused before call {call}, {first.last_call}: {first.error}"

@@ -70,7 +70,14 @@ def planned_table(service: str, *, cancellable: bool, dead: bool = False) -> Pla
     """A table with a plan of a service; `dead`: a process has begun to execute it, and crashed."""
     clock = ManualClock()
     storage = MemoryStorage.fresh(now_ms=clock.now_ms)
-    table = table_at(storage, clock)
+    plan = write_and_schedule(table_at(storage, clock), service, cancellable=cancellable)
+    rows = read_rows(storage)
+    planned = PlannedTable(storage.files(), clock.now_ms(), plan, rows, service, cancellable)
+    return _with_crashed_execution(planned) if dead else planned
+
+
+def write_and_schedule(table: WrittenTable, service: str, *, cancellable: bool) -> Instant:
+    """Create a table with work for a service, and schedule it; returns the instant of the plan."""
     if service == "clustering":
         table.create("COPY_ON_WRITE")
         for n in range(2):
@@ -83,9 +90,7 @@ def planned_table(service: str, *, cancellable: bool, dead: bool = False) -> Pla
     options = {**SERVICE_OPTIONS[service], CANCELLABLE: str(cancellable).lower()}
     plan = table.services(options).schedule(service)
     assert isinstance(plan, Instant)
-    rows = read_rows(storage)
-    planned = PlannedTable(storage.files(), clock.now_ms(), plan, rows, service, cancellable)
-    return _with_crashed_execution(planned) if dead else planned
+    return plan
 
 
 def _with_crashed_execution(planned: PlannedTable) -> PlannedTable:

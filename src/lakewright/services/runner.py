@@ -497,10 +497,10 @@ class _PartialExecution:
 
     def commit(self, options: Mapping[str, str], began_ms: int) -> Commit:
         """Commit what no write conflicts with; PreemptedError if that is nothing."""
+        before = preempted_partitions(self.context.snapshot, self.scheduled.instant.action)
         while True:
-            metadata = replace(
-                self.metadata, extra={**self.metadata.extra, **self._preempted_metadata()}
-            )
+            record = format_preempted(before, self.scheduled.plan.partitions, self.preempted)
+            metadata = replace(self.metadata, extra={**self.metadata.extra, **record})
             validator = _ExecutionValidator(self.scheduled.service, self.context, metadata)
             try:
                 return commit_with_hooks(
@@ -530,10 +530,6 @@ class _PartialExecution:
             else {(p, file_id) for p, ids in self.metadata.replaced.items() for file_id in ids}
         )
         return frozenset(p for p, _ in self.scheduled.plan.file_groups - rewritten)
-
-    def _preempted_metadata(self) -> dict[str, str]:
-        before = preempted_partitions(self.context.snapshot, self.scheduled.instant.action)
-        return format_preempted(before, self.scheduled.plan.partitions, self.preempted)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from lakewright.model.instant import Action, Instant
+from lakewright.model.instant import Action, Instant, parse_instant
 from lakewright.model.plans import PREEMPTED
 from lakewright.table.rollback import load_rollback
 from lakewright.table.snapshot import Snapshot
@@ -36,17 +36,13 @@ def preempted_partitions(snapshot: Snapshot, action: Action) -> dict[str, int]:
     for rollback in rollbacks[-_MAX_ROLLBACKS:]:
         metadata = load_rollback(snapshot, rollback)
         targets = {target.action for target in metadata.instants}
-        cause = writes.get(_requested_time(metadata.caused_by or ""))
+        named = parse_instant(metadata.caused_by or "")
+        cause = writes.get(named.requested_at) if named is not None else None
         if cause is not None and targets & {action, action.completed_as}:
             causes.append(cause)
     for commit in snapshot.commits(causes):
         counts.update(commit.stats.keys())
     return dict(counts)
-
-
-def _requested_time(file_name: str) -> str:
-    """Return the requested time in the name of a timeline file."""
-    return file_name.partition(".")[0].partition("_")[0]
 
 
 def parse_preempted(extra: Mapping[str, str]) -> dict[str, int]:
