@@ -11,8 +11,9 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from functools import cache
 from importlib import resources
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lakewright.errors import InvalidError, UnsupportedError
 
@@ -38,11 +39,13 @@ def option(
 
 def settings_from(family: type[Family], options: Mapping[str, str]) -> Family:
     """Return the settings of one family; raise InvalidError for a value that does not parse."""
+    fields = _fields_by_key(family)
     values: dict[str, Any] = {}
-    for field in _option_fields(family):
-        key = next((k for k in _keys_of(field) if k in options), None)
-        if key is not None:
-            values[field.name] = _parse_value(key, options[key], field.metadata["parse"])
+    # The key of a field precedes its aliases: the first one that is set decides.
+    for key in sorted(options.keys() & fields.keys(), key=lambda key: fields[key].rank):
+        name, parse, _ = fields[key]
+        if name not in values:
+            values[name] = _parse_value(key, options[key], parse)
     return family(**values)
 
 
@@ -174,6 +177,24 @@ def _parse_value(key: str, text: str, parse: Callable[[str], Any]) -> Any:
         raise InvalidError(
             "the value of an option does not parse", option=key, value=text, reason=str(error)
         ) from error
+
+
+class _OptionField(NamedTuple):
+    """The field that an option sets; of several options for one field the least rank decides."""
+
+    name: str
+    parse: Callable[[str], Any]
+    rank: int
+
+
+@cache
+def _fields_by_key(family: type[Any]) -> Mapping[str, _OptionField]:
+    """Return the fields of a settings family by key and alias, in the order of declaration."""
+    keys = [(key, field) for field in _option_fields(family) for key in _keys_of(field)]
+    return {
+        key: _OptionField(field.name, field.metadata["parse"], rank)
+        for rank, (key, field) in enumerate(keys)
+    }
 
 
 def _option_fields(family: type[Any]) -> list[dataclasses.Field[Any]]:

@@ -21,11 +21,11 @@ from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CommitMetadata
 from lakewright.scan.planner import plan_snapshot
 from lakewright.services.compaction.executor import BEYOND, slice_of
 from support.event_times import BEGIN
-from support.soak import SOAK, some
+from support.soak import SOAK, sized, some
 from support.tables import orphan_data_files
 
 LOGS = Kind(files="mor-avro")
-BUCKETS = Kind(index="bucket", files="mor-parquet", metadata="indexed")
+BUCKETS = Kind(index="bucket", files="mor-parquet", metadata=sized("listed", soak="indexed"))
 INDEXED = Kind(files="mor-parquet", metadata="indexed")
 
 SPLIT = {"hoodie.compaction.event.time.exact.split": "true"}

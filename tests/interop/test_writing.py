@@ -23,7 +23,7 @@ from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.testing.local_reads import read_plan
 from support.golden import NAMES, GoldenTables, as_json
-from support.soak import SOAK, some
+from support.soak import SOAK, sized, some
 
 LISTED = {"hoodie.metadata.enable": "false"}
 QUERY = "hoodie.datasource.query.type"
@@ -228,6 +228,8 @@ def begin_by_real_hudi(table: SharedTable) -> None:
 def test_real_hudi_reads_what_we_write_and_goes_on(
     kind: Kind, real_hudi: RealHudi, tmp_path: Path
 ) -> None:
+    # test_we_go_on_where_real_hudi_began has a metadata table in a check.
+    kind = replace(kind, metadata=sized("listed", soak=kind.metadata))
     table = SharedTable(real_hudi, tmp_path / "shared", kind).create()
     write_history(table)
     let_real_hudi_go_on(table)

@@ -47,7 +47,7 @@ from support.tables import row
 Work = Callable[[Storage, Clock], Any]
 
 PAUSE_MS = 10 * HEARTBEAT_EXPIRES_MS
-STRIDE = sized(10, soak=1)
+STRIDE = sized(25, soak=1)
 LAST_TS = 25
 ARCHIVING = {
     "hoodie.keep.min.commits": "2",

@@ -19,6 +19,7 @@ collect_ignore = (
     if SOAK
     else [
         "test_bench.py",
+        "test_command_line.py",
         "test_killed_cloud.py",
         "test_killed_ingest.py",
         "test_more_commands.py",
