@@ -39,7 +39,8 @@ def option(
 
 def settings_from(family: type[Family], options: Mapping[str, str]) -> Family:
     """Return the settings of one family; raise InvalidError for a value that does not parse."""
-    fields = _fields_by_key(family)
+    declared: type[Any] = family
+    fields = _fields_by_key(declared)
     values: dict[str, Any] = {}
     # The key of a field precedes its aliases: the first one that is set decides.
     for key in sorted(options.keys() & fields.keys(), key=lambda key: fields[key].rank):
