@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from lakewright.errors import InvalidError, UnsupportedError
 
@@ -39,7 +39,8 @@ def option(
 
 def settings_from(family: type[Family], options: Mapping[str, str]) -> Family:
     """Return the settings of one family; raise InvalidError for a value that does not parse."""
-    fields = _fields_by_key(family)
+    # mypy does not take a class for hashable.
+    fields = _fields_by_key(cast(Any, family))
     values: dict[str, Any] = {}
     # The key of a field precedes its aliases: the first one that is set decides.
     for key in sorted(options.keys() & fields.keys(), key=lambda key: fields[key].rank):
@@ -187,9 +188,8 @@ class _OptionField(NamedTuple):
     rank: int
 
 
-# mypy does not take a class for hashable.
 @cache
-def _fields_by_key(family: Any) -> Mapping[str, _OptionField]:
+def _fields_by_key(family: type[Any]) -> Mapping[str, _OptionField]:
     """Return the fields of a settings family by key and alias, in the order of declaration."""
     keys = [(key, field) for field in _option_fields(family) for key in _keys_of(field)]
     return {
