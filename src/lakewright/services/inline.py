@@ -245,4 +245,6 @@ def _plan_next(
     if not only_scheduled:
         return runner.run(service.name, triggered=True, skip_pre_plan=True)
     scheduled = runner.schedule(service.name, triggered=True)
+    # Another process executes what is only scheduled here, or a thread of this one.
+    runner.heartbeats.stop_all()
     return scheduled if isinstance(scheduled, Skip) else Skip(f"scheduled as {scheduled}")

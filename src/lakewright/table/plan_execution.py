@@ -45,7 +45,7 @@ from lakewright.table.conflicts import (
     operation_of_plan,
     without_groups,
 )
-from lakewright.table.heartbeat import check_execution_alive
+from lakewright.table.heartbeat import Heartbeat, check_execution_alive
 from lakewright.table.instant_files import all_files_present
 from lakewright.table.locks.base import Lock
 from lakewright.table.markers import (
@@ -147,12 +147,21 @@ class PlanTransaction(Transaction):
         planned: Instant,
         attempt: ExecutionAttempt,
         base_timeline: Timeline,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
-        """Set up an attempt; `base_timeline` is the timeline that the plan was made on."""
-        # Whatever their settings, other processes check the heartbeat of a cancellable plan before
-        # they roll it back.
-        force_heartbeat = attempt.stoppable or writer.uses_execution_guard(snapshot.config)
+        """Set up an attempt.
+
+        `base_timeline` is the timeline that the plan was made on, `heartbeat` the one that this
+        process has kept for the plan since it scheduled it.
+        """
         at, action = planned.requested_at, planned.action
+        # Whatever their settings, other processes check the heartbeat of a cancellable plan, and of
+        # one that may expire, before they roll it back.
+        force_heartbeat = (
+            attempt.stoppable
+            or writer.may_expire(snapshot.config, action)
+            or writer.uses_execution_guard(snapshot.config, action)
+        )
         super().__init__(
             writer,
             snapshot,
@@ -161,6 +170,7 @@ class PlanTransaction(Transaction):
             base_timeline,
             force_heartbeat=force_heartbeat,
             inheritable=True,
+            heartbeat=heartbeat,
         )
         has_heartbeat = self._heartbeat is not None
         self.attempt = replace(attempt, heartbeat=writer.heartbeat if has_heartbeat else None)
@@ -387,15 +397,23 @@ class PlanInProgressError(ConflictError):
 
 
 def check_executable(
-    context: WriterContext, snapshot: Snapshot, current: Instant, *, cancellable: bool
+    context: WriterContext,
+    snapshot: Snapshot,
+    current: Instant,
+    *,
+    cancellable: bool,
+    has_heartbeat: bool = False,
 ) -> None:
     """Raise PlanInProgressError unless a pending plan may be executed.
 
-    The caller has loaded the snapshot under the table's lock.
+    The caller has loaded the snapshot under the table's lock. `has_heartbeat`: the live heartbeat
+    of the plan is the caller's own.
     """
-    checks_heartbeat = context.uses_execution_guard(snapshot.config) or (
+    config = snapshot.config
+    checks_heartbeat = not has_heartbeat and (
+        context.uses_execution_guard(config, current.action)
         # A writer in single-writer mode, too, leaves an execution with a live heartbeat alone.
-        current.state is State.INFLIGHT and context.plan_settings(snapshot.config).guard is None
+        or (current.state is State.INFLIGHT and context.plan_settings(config).guard is None)
     )
     live = checks_heartbeat and bool(context.live_instants([current.requested_at]))
     pending_rollback = pending_rollback_of(snapshot, current.requested_at) if cancellable else None
@@ -418,6 +436,12 @@ def execution_refusal(
     current: Instant, *, cancellable: bool, is_live: bool, rollback: PendingRollback | None
 ) -> str | None:
     """Return why a pending plan must not be executed now; None if it may be. Pure."""
+    if is_live and current.action == Action.CLUSTERING and current.state is State.REQUESTED:
+        return (
+            "this clustering is being executed, or the process that scheduled it keeps it for "
+            "itself, as clusterings expire: wait until that process has executed it, or until its "
+            "heartbeat has expired"
+        )
     if is_live:
         return (
             f"this {current.action} is being executed: wait until it is done, or until its "
