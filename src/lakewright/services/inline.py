@@ -200,7 +200,8 @@ def _run_step(
 ) -> Snapshot:
     """Run one service; returns the table after it, or `after` if it has committed nothing."""
     service = service_by_name(name)
-    if service.has_pre_plan and after.timeline.pending(*REWRITES):
+    unfinished = after.timeline.pending(*REWRITES) or after.timeline.aborted
+    if service.has_pre_plan and unfinished:
         attempts.attempt(lambda: runner.pre_plan(service, after))
     action = service.action
     if not only_scheduled and action:

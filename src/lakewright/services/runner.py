@@ -600,6 +600,8 @@ def _pending_plan_at(snapshot: Snapshot, at: str) -> Instant:
     for instant in pending:
         if instant.action in actions:
             return instant
+    if any(i.requested_at == at for i in snapshot.timeline.aborted):
+        raise InvalidError("the plan of this instant was aborted by another writer", instant=at)
     if pending:
         raise InvalidError(
             "this is a pending write, not a plan to execute", instant=at, action=pending[0].action

@@ -24,6 +24,7 @@ heartbeat, and the others find that of the first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -267,6 +268,16 @@ class PlanTransaction(Transaction):
         completed = super()._find_completed(current)
         return completed if completed is not None and completed == self._attempted_instant else None
 
+    def _check_can_commit(
+        self, current: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
+    ) -> None:
+        if any(i.requested_at == self.instant for i in current.timeline.aborted):
+            raise ConflictError(
+                "this plan was aborted by another writer during its execution",
+                instant=self.instant,
+            )
+        super()._check_can_commit(current, files, metadata)
+
     def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
         self._listed_files = metadata.files()
 
@@ -427,9 +438,16 @@ def check_executable(
 
 
 def is_cancel_requested(storage: Storage, at: InstantTime) -> bool:
-    """Whether another writer has requested, as Hudi's RFC 79 has it, that a plan is cancelled."""
-    names = {file.name.partition(".")[0] for file in storage.list_files(CANCEL_FOLDER)}
-    return at in names
+    """Whether another writer has requested, as Hudi's RFC 90 has it, that a plan is cancelled."""
+    return at in cancel_requests(storage)
+
+
+def cancel_requests(storage: Storage) -> dict[InstantTime, list[str]]:
+    """Return the instants that other writers have requested to cancel, each with its files."""
+    requests: dict[InstantTime, list[str]] = {}
+    for file in storage.list_files(CANCEL_FOLDER):
+        requests.setdefault(file.name.partition(".")[0], []).append(file.path)
+    return requests
 
 
 def execution_refusal(
