@@ -257,10 +257,17 @@ class SharedTable:
         )
         return self
 
-    def ours(self, operation: str, changes: list[Change], *, ordered: bool = False) -> None:
+    def ours(
+        self,
+        operation: str,
+        changes: list[Change],
+        more: Mapping[str, str] | None = None,
+        *,
+        ordered: bool = False,
+    ) -> None:
         """A write by us."""
         rows = self._remember(operation, changes, ordered=ordered)
-        self.written.write(operation.upper(), rows, ordered=ordered)
+        self.written.write(operation.upper(), rows, more, ordered=ordered)
 
     def theirs(
         self, operation: str, changes: list[Change], more: Mapping[str, str] | None = None

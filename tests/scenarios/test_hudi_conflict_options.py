@@ -88,6 +88,31 @@ def test_a_writer_takes_no_notice_of_a_clustering_that_is_pending() -> None:
     assert fixture.state(plans[0]) == "REQUESTED"
 
 
+PASSES = {
+    "several writers, simple": (MULTI_WRITER, False),
+    "several writers, prefer writer": ({**MULTI_WRITER, **PREFER_WRITER}, True),
+    "a single writer, which checks no conflicts": ({}, True),
+}
+
+
+@pytest.mark.parametrize(("options", "passes"), PASSES.values(), ids=PASSES)
+@pytest.mark.parametrize("begun", [True, False], ids=["inflight", "requested"])
+def test_an_update_that_is_allowed_passes_a_clustering_that_waits(
+    options: Mapping[str, str], passes: bool, begun: bool
+) -> None:
+    fixture = PlanFixture("clustering", options)
+    at = fixture.schedule(ORDINARY)
+    if begun:
+        fixture.crash_executing(at)
+    if passes:
+        fixture.table.upsert([row("a", 9, "ninth")], ALLOW)
+        assert row("a", 9, "ninth") in fixture.table.rows()
+    else:
+        with pytest.raises(ConflictError, match=at):
+            fixture.table.upsert([row("a", 9, "ninth")], ALLOW)
+        assert fixture.table.rows() == fixture.rows_before
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_clustering_may_fail_for_a_writer_that_has_announced_nothing(fails: bool) -> None:
     options = {**MULTI_WRITER, **PREFER_WRITER, FAIL_ON_PENDING: str(fails).lower()}

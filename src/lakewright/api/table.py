@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,7 @@ from lakewright.table.freshness_report import (
     load_freshness,
     wait_until_complete,
 )
+from lakewright.table.heartbeat import PlanHeartbeats
 from lakewright.table.rollback import RollbackInfo, load_rollbacks
 from lakewright.table.snapshot import Snapshot, load_consistent_snapshot, load_snapshot
 from lakewright.table.uncompacted_logs import BlockingLogFile
@@ -123,6 +124,8 @@ class Table:
         self.storage = storage
         self._spark = spark
         self._opened_storage = OpenedStorage(storage, dict(storage_options or {}))
+        # This object executes the clusterings that it has scheduled, also if those expire.
+        self._plan_heartbeats = PlanHeartbeats()
 
     @property
     def path(self) -> str:
@@ -403,6 +406,8 @@ class Table:
     def schedule(self, service: str, options: Options = None) -> Instant | Skip:
         """Schedule a table service: write its plan to the timeline, for any process to execute.
 
+        With `hoodie.clustering.enable.expirations` this object has to execute its clusterings.
+
         Args:
             service: Name of the service: `compaction`, `logcompaction`, `clustering`, `clean`, or
                 the name of a registered service.
@@ -434,8 +439,8 @@ class Table:
             The commit; of a plan that has completed already, its commit again.
 
         Raises:
-            ConflictError: Another process is executing the plan, or a concurrent write conflicts
-                with it.
+            ConflictError: Another process is executing the plan or has scheduled it for itself, or
+                a concurrent write conflicts with it.
             InvalidError: There is no pending plan with this instant.
 
         Example:
@@ -682,7 +687,8 @@ class Table:
         Args:
             options: Options of the services, and storage options.
         """
-        return WriteClient.create(self._opened_storage, options, spark=self._spark).services
+        services = WriteClient.create(self._opened_storage, options, spark=self._spark).services
+        return replace(services, heartbeats=self._plan_heartbeats)
 
     def rollback(
         self, instant: InstantTime | Instant, options: Options = None, *, force: bool = False

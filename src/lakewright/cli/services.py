@@ -260,7 +260,10 @@ def run_service(
         runner = _with_progress(service_runner(path, with_optimistic_concurrency(options), engine))
         head = {"table": runner.storage.root, "service": name}
         if schedule:
-            return {**head, **_schedule_document(runner.schedule(name))}
+            scheduled = runner.schedule(name)
+            # This process ends now: others need not wait until its heartbeat has expired.
+            runner.heartbeats.stop_all()
+            return {**head, **_schedule_document(scheduled)}
         if execute is not None:
             _require_plan_of(runner, name, execute)
             return {**head, **outcome_document(runner.execute(execute))}

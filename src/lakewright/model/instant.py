@@ -15,10 +15,15 @@ InstantTime: TypeAlias = str
 
 
 class State(StrEnum):
-    """The state of an instant, in the order of its life cycle."""
+    """The state of an instant, in the order of its life cycle.
+
+    ABORTED is the end of a plan that was cancelled, by Hudi's RFC 90: it is not executed any more.
+    No version of Hudi writes it yet. Hudi 1.2 ignores the file, and sees the plan as pending.
+    """
 
     REQUESTED = "REQUESTED"
     INFLIGHT = "INFLIGHT"
+    ABORTED = "ABORTED"
     COMPLETED = "COMPLETED"
 
 
@@ -61,6 +66,7 @@ WRITE_ACTIONS = frozenset({Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_CO
 _ACTIONS = {action.value: action for action in Action}
 _COMPLETED_ACTIONS = frozenset(Action) - _COMPLETED_AS.keys()
 _PENDING_STATES = {state.lower(): state for state in (State.REQUESTED, State.INFLIGHT)}
+_ABORTED = State.ABORTED.lower()
 _RANK = {state: rank for rank, state in enumerate(State)}
 
 _NAME = re.compile(
@@ -89,6 +95,11 @@ class Instant:
     def is_completed(self) -> bool:
         """Whether the action has taken effect."""
         return self.state is State.COMPLETED
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the action may still take effect."""
+        return self.state in (State.REQUESTED, State.INFLIGHT)
 
     @property
     def is_write(self) -> bool:
@@ -143,6 +154,8 @@ def parse_instant(file_name: str) -> Instant | None:
                 file_name=file_name,
             )
         return None
+    if action is not None and action.is_rewrite and state == _ABORTED:
+        return Instant(requested_at, action, State.ABORTED)
     pending = _PENDING_STATES.get(state)
     return (
         Instant(requested_at, action, pending)

@@ -91,10 +91,17 @@ class Timeline:
     def pending(self, *actions: Action) -> tuple[Instant, ...]:
         """Return the pending instants, all or those of the given actions."""
         return tuple(
-            i
-            for i in self.instants
-            if i.state is not State.COMPLETED and (not actions or i.action in actions)
+            i for i in self.instants if i.is_pending and (not actions or i.action in actions)
         )
+
+    @cached_property
+    def aborted(self) -> tuple[Instant, ...]:
+        """The plans that another writer has cancelled for good; a clean rolls them back.
+
+        Their files stay until then, and Hudi 1.2 sees pending plans: so archiving does not go past
+        them.
+        """
+        return tuple(i for i in self.instants if i.state is State.ABORTED)
 
     def completed(self, *actions: Action) -> tuple[Instant, ...]:
         """Return the completed instants, all or those of the given actions."""

@@ -200,7 +200,8 @@ def _run_step(
 ) -> Snapshot:
     """Run one service; returns the table after it, or `after` if it has committed nothing."""
     service = service_by_name(name)
-    if service.has_pre_plan and after.timeline.pending(*REWRITES):
+    unfinished = after.timeline.pending(*REWRITES) or after.timeline.aborted
+    if service.has_pre_plan and unfinished:
         attempts.attempt(lambda: runner.pre_plan(service, after))
     action = service.action
     if not only_scheduled and action:
@@ -245,4 +246,6 @@ def _plan_next(
     if not only_scheduled:
         return runner.run(service.name, triggered=True, skip_pre_plan=True)
     scheduled = runner.schedule(service.name, triggered=True)
+    # Another process executes what is only scheduled here, or a thread of this one.
+    runner.heartbeats.stop_all()
     return scheduled if isinstance(scheduled, Skip) else Skip(f"scheduled as {scheduled}")

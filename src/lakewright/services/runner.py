@@ -75,6 +75,7 @@ from lakewright.services.rewrite import RewriteMetadata
 from lakewright.storage.base import Storage
 from lakewright.table.conflicts import PreemptedError, max_timeline_time, touches_groups
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
+from lakewright.table.heartbeat import PlanHeartbeats
 from lakewright.table.locks.base import Lock
 from lakewright.table.options import plan_settings, with_optimistic_concurrency
 from lakewright.table.plan_cancellation import cancel_plan
@@ -147,6 +148,8 @@ class ServiceRunner:
 
     `engine` is called when an execution first needs an engine. `progress` is called with the
     instant, the number of items and their bytes when the engine starts to process them.
+    `heartbeats` are those of clusterings that may expire and were scheduled here: until they end,
+    other processes do not execute these plans.
     """
 
     storage: Storage
@@ -154,6 +157,7 @@ class ServiceRunner:
     engine: Callable[[], Engine]
     options: Mapping[str, str] = field(default_factory=dict)
     progress: ProgressCallback = _no_progress
+    heartbeats: PlanHeartbeats = field(default_factory=PlanHeartbeats, compare=False, repr=False)
 
     def preview(self, name: str, *, triggered: bool = False) -> Any:
         """Return the plan that `schedule` would make now, or `Skip`; writes nothing."""
@@ -214,7 +218,7 @@ class ServiceRunner:
             at = service.plan_instant(plan, instant)
             return PlanRequest(at, plan, plan_codec(action).format(plan), superseded)
 
-        scheduled = schedule_plan(self.writer, action, plan_locked)
+        scheduled = schedule_plan(self.writer, action, plan_locked, self.heartbeats)
         if isinstance(scheduled, Skip):
             return scheduled
         instant, request = scheduled
@@ -225,8 +229,15 @@ class ServiceRunner:
 
         Raises:
             InvalidError: there is no plan at this instant, or it was rolled back.
-            ConflictError: another process executes the plan, or the table no longer matches it.
+            ConflictError: another process executes the plan, or has scheduled it for itself; or the
+                table no longer matches it.
         """
+        try:
+            return self._execute_at(instant)
+        finally:
+            self.heartbeats.stop(instant)
+
+    def _execute_at(self, instant: InstantTime) -> Commit:
         snapshot = load_snapshot(self.storage)
         result = self._completed_result(snapshot, instant)
         if result is not None:
@@ -368,7 +379,12 @@ class ServiceRunner:
         execution = self._unless_completed(
             at,
             lambda: begin_execution(
-                self.writer, scheduled.instant, partition, planned_at, cancellable=cancellable
+                self.writer,
+                scheduled.instant,
+                partition,
+                planned_at,
+                cancellable=cancellable,
+                heartbeats=self.heartbeats,
             ),
         )
         if isinstance(execution, Commit):
@@ -584,6 +600,8 @@ def _pending_plan_at(snapshot: Snapshot, at: str) -> Instant:
     for instant in pending:
         if instant.action in actions:
             return instant
+    if any(i.requested_at == at for i in snapshot.timeline.aborted):
+        raise InvalidError("the plan of this instant was aborted by another writer", instant=at)
     if pending:
         raise InvalidError(
             "this is a pending write, not a plan to execute", instant=at, action=pending[0].action

@@ -190,6 +190,14 @@ class Heartbeat:
         if reason:
             raise ConflictError(reason, instant=self._instant, file=self._path)
 
+    def is_live(self) -> bool:
+        """Whether it was started and no other process may have found it expired."""
+        try:
+            self.verify()
+        except ConflictError:
+            return False
+        return True
+
     def stop(self, *, leave_file: bool = False) -> None:
         """Stop the thread and delete the file; does nothing if it was never started.
 
@@ -233,6 +241,44 @@ class Heartbeat:
         if is_expired(status.modified_ms, self._settings, self._clock.now_ms()):
             return "this writer's heartbeat has expired on storage: check the clocks"
         return ""
+
+
+class PlanHeartbeats:
+    """The heartbeats of plans that this process has scheduled and not begun to execute.
+
+    Real Hudi expects that the process which schedules a clustering that may expire executes it as
+    well. The execution takes the heartbeat over. When this object is garbage collected, or the
+    process ends, they stop and expire.
+    """
+
+    def __init__(self) -> None:
+        """Set up an empty collection."""
+        self._heartbeats: dict[InstantTime, Heartbeat] = {}
+        self._guard = threading.Lock()
+
+    def keep(self, instant: InstantTime, heartbeat: Heartbeat) -> None:
+        """Keep the heartbeat of a plan that was scheduled just now."""
+        with self._guard:
+            self._heartbeats[instant] = heartbeat
+
+    def take(self, instant: InstantTime) -> Heartbeat | None:
+        """Return the heartbeat of a plan, which from now on is the caller's; None if there is none.
+
+        So of several threads that execute the plan one gets it.
+        """
+        with self._guard:
+            return self._heartbeats.pop(instant, None)
+
+    def stop(self, instant: InstantTime) -> None:
+        """Stop the heartbeat of a plan, unless an execution has taken it."""
+        heartbeat = self.take(instant)
+        if heartbeat is not None:
+            heartbeat.stop()
+
+    def stop_all(self) -> None:
+        """Stop all heartbeats: other processes may execute the plans at once."""
+        for instant in list(self._heartbeats):
+            self.stop(instant)
 
 
 class _Request(threading.Thread):

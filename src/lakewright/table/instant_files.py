@@ -103,6 +103,10 @@ def delete_instant(
     ):
         for action in sorted(deleted_actions):
             storage.delete(snapshot.timeline_path(Instant(requested_at, action, state)))
+    # The sign that a plan is not to be executed goes last.
+    for instant in states:
+        if instant.state is State.ABORTED and not keep_plan:
+            storage.delete(snapshot.timeline_path(instant))
     # A task that is still running may have written since the rollback was planned, or may write
     # after this.
     finish_markers(storage, requested_at, markers=markers)

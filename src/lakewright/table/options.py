@@ -201,7 +201,7 @@ class TransactionSettings:
         parse=_parse_update_strategy,
         doc="How an update of rows that a pending clustering is about to move is handled: "
         "SparkRejectUpdateStrategy refuses it, SparkAllowUpdateStrategy carries it out, upon which "
-        "the clustering fails.",
+        "the clustering fails; with optimistic concurrency only if the writer is preferred.",
     )
     conflict_strategy: ConflictStrategy = option(
         "hoodie.write.lock.conflict.resolution.strategy",
@@ -232,9 +232,13 @@ class TransactionSettings:
 
     @property
     def yields_to_clustering(self) -> bool:
-        """Whether a write fails for a pending clustering of the same file groups."""
+        """Whether a write fails for a pending clustering of the same file groups.
+
+        As in Hudi, updates that are allowed still conflict with it where conflicts are checked.
+        """
         rejects = self.clustering_updates is ClusteringUpdateStrategy.REJECT
-        return rejects and not self.prefers_writers
+        checks = self.concurrency is Concurrency.OPTIMISTIC
+        return (rejects or checks) and not self.prefers_writers
 
     @property
     def several_writers(self) -> bool:
@@ -279,8 +283,8 @@ class PlanSettings:
         "hoodie.clustering.enable.expirations",
         False,
         parse=parse_bool,
-        doc="Whether a lazy clean also rolls back clusterings that are not cancellable and have no "
-        "live heartbeat.",
+        doc="Whether clusterings that are not cancellable expire: the client that schedules one "
+        "has to execute it, and a lazy clean rolls back old ones without a live heartbeat.",
     )
     clusterings_expire_minutes: int = option(
         "hoodie.clustering.expiration.threshold.mins",

@@ -20,6 +20,7 @@ from lakewright.model.plans import ClusteringPlan, CompactionPlan, RollbackCause
 from lakewright.table.feature_checks import check_writable
 from lakewright.table.locks.base import Lock
 from lakewright.table.options import FailedWritesPolicy
+from lakewright.table.plan_execution import CANCEL_FOLDER, cancel_requests
 from lakewright.table.properties import drop_metadata_table
 from lakewright.table.rollback import (
     completed_rollback_of,
@@ -88,7 +89,7 @@ def _require_cancellable(snapshot: Snapshot, at: str, instants: list[Instant]) -
         reason = _why_no_plan(snapshot, at, instants)
         raise InvalidError(reason, instant=at, waiting=_cancellable_times(snapshot))
     plan = snapshot.plan_of(at, pending.action)
-    if plan is None or not plan.cancellable:
+    if pending.state is not State.ABORTED and (plan is None or not plan.cancellable):
         raise InvalidError(
             "this plan is not cancellable: it stays until it was executed, or is rolled back",
             instant=at,
@@ -160,6 +161,8 @@ def rollback_abandoned_plans(
 ) -> tuple[CancelledPlan, ...]:
     """Roll back the cancellable plans of a snapshot that no process executes.
 
+    Also plans that other writers have aborted or requested to cancel, and expired clusterings.
+
     First the rollback of each is requested, under a lock of its own, unless the plan has a live
     heartbeat or is too young on the timeline as it is then. Then the rollbacks are carried out.
     """
@@ -169,12 +172,57 @@ def rollback_abandoned_plans(
     for instant in _cancellable_plans(snapshot):
         reason = writer.run_locked(partial(_request_rollback_if_abandoned, writer, instant))
         cancelled += [CancelledPlan(instant, reason)] if reason else []
-    expired = _rollback_expired_clusterings(writer, snapshot)
+    expired = (
+        *_rollback_aborted_plans(writer, snapshot),
+        *_rollback_expired_clusterings(writer, snapshot),
+    )
     times = [plan.plan.requested_at for plan in cancelled]
     completed = [writer.run_locked(partial(_finish_rollback, writer, at)) for at in times]
     return expired + tuple(
         plan for plan, is_completed in zip(cancelled, completed, strict=True) if is_completed
     )
+
+
+def _rollback_aborted_plans(
+    writer: TransactionManager, snapshot: Snapshot
+) -> tuple[CancelledPlan, ...]:
+    """Roll back plans of either kind that another writer has aborted or requested to cancel.
+
+    These are not executed any more, and Hudi 1.2, which knows neither sign, would execute them.
+    """
+    pending = snapshot.timeline.pending(*REWRITES)
+    requests = cancel_requests(writer.storage) if pending else {}
+    candidates = [
+        *snapshot.timeline.aborted,
+        *(instant for instant in pending if instant.requested_at in requests),
+    ]
+    outcomes = [writer.run_locked(partial(_rollback_if_aborted, writer, i)) for i in candidates]
+    return tuple(plan for plan in outcomes if plan is not None)
+
+
+def _rollback_if_aborted(
+    writer: TransactionManager, candidate: Instant, lock: Lock
+) -> CancelledPlan | None:
+    at = candidate.requested_at
+    if writer.live_instants([at]):
+        return None
+    snapshot = load_snapshot(writer.storage)
+    check_writable(snapshot.config)
+    current = snapshot.timeline.by_time.get(at)
+    requests = cancel_requests(writer.storage).get(at, [])
+    if current is None or not current.action.is_rewrite:
+        return None
+    if current.state is State.ABORTED:
+        reason = "another writer has aborted it"
+    elif requests:
+        reason = f"another writer has put it into {CANCEL_FOLDER}"
+    else:
+        return None
+    times = writer.times(snapshot.config, snapshot.timeline, lock)
+    lock.verify()
+    rollback_plans(writer, snapshot, [current], times, RollbackCause(_BY_CLEAN, reason))
+    writer.storage.delete_many(requests)
+    return CancelledPlan(current, reason)
 
 
 def _rollback_expired_clusterings(

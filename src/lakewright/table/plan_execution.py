@@ -24,6 +24,7 @@ heartbeat, and the others find that of the first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -45,7 +46,7 @@ from lakewright.table.conflicts import (
     operation_of_plan,
     without_groups,
 )
-from lakewright.table.heartbeat import check_execution_alive
+from lakewright.table.heartbeat import Heartbeat, check_execution_alive
 from lakewright.table.instant_files import all_files_present
 from lakewright.table.locks.base import Lock
 from lakewright.table.markers import (
@@ -147,12 +148,21 @@ class PlanTransaction(Transaction):
         planned: Instant,
         attempt: ExecutionAttempt,
         base_timeline: Timeline,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
-        """Set up an attempt; `base_timeline` is the timeline that the plan was made on."""
-        # Whatever their settings, other processes check the heartbeat of a cancellable plan before
-        # they roll it back.
-        force_heartbeat = attempt.stoppable or writer.uses_execution_guard(snapshot.config)
+        """Set up an attempt.
+
+        `base_timeline` is the timeline that the plan was made on, `heartbeat` the one that this
+        process has kept for the plan since it scheduled it.
+        """
         at, action = planned.requested_at, planned.action
+        # Whatever their settings, other processes check the heartbeat of a cancellable plan, and of
+        # one that may expire, before they roll it back.
+        force_heartbeat = (
+            attempt.stoppable
+            or writer.may_expire(snapshot.config, action)
+            or writer.uses_execution_guard(snapshot.config, action)
+        )
         super().__init__(
             writer,
             snapshot,
@@ -161,6 +171,7 @@ class PlanTransaction(Transaction):
             base_timeline,
             force_heartbeat=force_heartbeat,
             inheritable=True,
+            heartbeat=heartbeat,
         )
         has_heartbeat = self._heartbeat is not None
         self.attempt = replace(attempt, heartbeat=writer.heartbeat if has_heartbeat else None)
@@ -256,6 +267,16 @@ class PlanTransaction(Transaction):
         """Return the completed instant, if this attempt and no other requested it."""
         completed = super()._find_completed(current)
         return completed if completed is not None and completed == self._attempted_instant else None
+
+    def _check_can_commit(
+        self, current: Snapshot, files: Sequence[Instant], metadata: CommitMetadata
+    ) -> None:
+        if any(i.requested_at == self.instant for i in current.timeline.aborted):
+            raise ConflictError(
+                "this plan was aborted by another writer during its execution",
+                instant=self.instant,
+            )
+        super()._check_can_commit(current, files, metadata)
 
     def _remove_other_attempts(self, metadata: CommitMetadata) -> None:
         self._listed_files = metadata.files()
@@ -387,15 +408,23 @@ class PlanInProgressError(ConflictError):
 
 
 def check_executable(
-    context: WriterContext, snapshot: Snapshot, current: Instant, *, cancellable: bool
+    context: WriterContext,
+    snapshot: Snapshot,
+    current: Instant,
+    *,
+    cancellable: bool,
+    has_heartbeat: bool = False,
 ) -> None:
     """Raise PlanInProgressError unless a pending plan may be executed.
 
-    The caller has loaded the snapshot under the table's lock.
+    The caller has loaded the snapshot under the table's lock. `has_heartbeat`: the live heartbeat
+    of the plan is the caller's own.
     """
-    checks_heartbeat = context.uses_execution_guard(snapshot.config) or (
+    config = snapshot.config
+    checks_heartbeat = not has_heartbeat and (
+        context.uses_execution_guard(config, current.action)
         # A writer in single-writer mode, too, leaves an execution with a live heartbeat alone.
-        current.state is State.INFLIGHT and context.plan_settings(snapshot.config).guard is None
+        or (current.state is State.INFLIGHT and context.plan_settings(config).guard is None)
     )
     live = checks_heartbeat and bool(context.live_instants([current.requested_at]))
     pending_rollback = pending_rollback_of(snapshot, current.requested_at) if cancellable else None
@@ -409,15 +438,28 @@ def check_executable(
 
 
 def is_cancel_requested(storage: Storage, at: InstantTime) -> bool:
-    """Whether another writer has requested, as Hudi's RFC 79 has it, that a plan is cancelled."""
-    names = {file.name.partition(".")[0] for file in storage.list_files(CANCEL_FOLDER)}
-    return at in names
+    """Whether another writer has requested, as Hudi's RFC 90 has it, that a plan is cancelled."""
+    return at in cancel_requests(storage)
+
+
+def cancel_requests(storage: Storage) -> dict[InstantTime, list[str]]:
+    """Return the instants that other writers have requested to cancel, each with its files."""
+    requests: dict[InstantTime, list[str]] = {}
+    for file in storage.list_files(CANCEL_FOLDER):
+        requests.setdefault(file.name.partition(".")[0], []).append(file.path)
+    return requests
 
 
 def execution_refusal(
     current: Instant, *, cancellable: bool, is_live: bool, rollback: PendingRollback | None
 ) -> str | None:
     """Return why a pending plan must not be executed now; None if it may be. Pure."""
+    if is_live and current.action == Action.CLUSTERING and current.state is State.REQUESTED:
+        return (
+            "this clustering is being executed, or the process that scheduled it keeps it for "
+            "itself, as clusterings expire: wait until that process has executed it, or until its "
+            "heartbeat has expired"
+        )
     if is_live:
         return (
             f"this {current.action} is being executed: wait until it is done, or until its "

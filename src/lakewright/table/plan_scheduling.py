@@ -20,7 +20,7 @@ from lakewright.model.timeline import Timeline
 from lakewright.table.conflicts import max_timeline_time
 from lakewright.table.failed_writes import rollback_failed_writes
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
-from lakewright.table.heartbeat import last_heartbeats
+from lakewright.table.heartbeat import Heartbeat, PlanHeartbeats, last_heartbeats
 from lakewright.table.instant_files import try_create
 from lakewright.table.locks.base import Lock
 from lakewright.table.options import FailedWritesPolicy
@@ -39,9 +39,9 @@ _MINUTE_MS = 60_000
 class PendingPlanInfo:
     """A pending plan, with its age and what a clean will do with it.
 
-    `heartbeat_age_ms` is the time since the last heartbeat of its execution, None if there is no
-    heartbeat. `rolled_back_at` is the time from which on a clean rolls the plan back, None if no
-    clean does.
+    `heartbeat_age_ms` is the time since the last heartbeat of its execution, or of the process that
+    keeps it since it scheduled it; None if there is no heartbeat. `rolled_back_at` is the time from
+    which on a clean rolls the plan back, None if no clean does.
     """
 
     instant: Instant
@@ -65,9 +65,9 @@ def load_pending_plans(
         planned_at = plan.planned_at(instant.requested_at)
         age = age_ms(snapshot, planned_at, now_ms)
         heartbeat_ms = heartbeats.get(instant.requested_at)
-        rollback_ms = None
-        if plan.cancellable:
-            rollback_ms = _rollback_time(writer, snapshot, instant, now_ms - age, heartbeat_ms)
+        rollback_ms = _rollback_time(
+            writer, snapshot, instant, now_ms - age, heartbeat_ms, cancellable=plan.cancellable
+        )
         zone = zone_of(snapshot.config.timeline_zone)
         infos.append(
             PendingPlanInfo(
@@ -89,20 +89,31 @@ def _rollback_time(
     instant: Instant,
     planned_ms: int,
     heartbeat_ms: int | None,
+    *,
+    cancellable: bool,
 ) -> int | None:
-    """Return from when on a clean rolls back a cancellable plan that stays in its state."""
+    """Return from when on a clean rolls back a plan that stays in its state; None if it does not.
+
+    An ordinary plan is only rolled back if it may expire.
+    """
     policy = writer.transaction.failed_writes
     if policy is FailedWritesPolicy.NEVER:
         return None
     heartbeat_expires_ms = (
         0 if heartbeat_ms is None else heartbeat_ms + writer.heartbeat.expires_after_ms
     )
-    if instant.state is State.INFLIGHT:
+    if cancellable and instant.state is State.INFLIGHT:
         return max(heartbeat_expires_ms, planned_ms)
     if policy is not FailedWritesPolicy.LAZY:
         return None
-    delay_ms = writer.plan_settings(snapshot.config).rollback_delay_minutes * _MINUTE_MS
-    return max(heartbeat_expires_ms, planned_ms + delay_ms)
+    settings = writer.plan_settings(snapshot.config)
+    if cancellable:
+        minutes = settings.rollback_delay_minutes
+    elif writer.may_expire(snapshot.config, instant.action):
+        minutes = settings.clusterings_expire_minutes
+    else:
+        return None
+    return max(heartbeat_expires_ms, planned_ms + minutes * _MINUTE_MS)
 
 
 def _to_datetime(ms: int) -> datetime:
@@ -134,21 +145,30 @@ Planner = Callable[[Snapshot, Callable[[], str]], PlanRequest | Skip]
 
 
 def schedule_plan(
-    writer: TransactionManager, action: Action, planner: Planner
+    writer: TransactionManager,
+    action: Action,
+    planner: Planner,
+    heartbeats: PlanHeartbeats | None = None,
 ) -> tuple[Instant, PlanRequest] | Skip:
     """Create the requested file of the plan that `planner` makes, under the table's lock.
 
     The planner is called again if another writer has its instant time; if it raises or skips,
-    nothing on storage changes.
+    nothing on storage changes. The heartbeat of a plan that may expire starts before its requested
+    file exists, and is kept in `heartbeats`.
 
     Returns:
         The requested instant with its plan, or why nothing was scheduled.
     """
-    return writer.run_locked(lambda lock: _schedule_locked(writer, action, planner, lock))
+    kept = heartbeats if heartbeats is not None else PlanHeartbeats()
+    return writer.run_locked(lambda lock: _schedule_locked(writer, action, planner, kept, lock))
 
 
 def _schedule_locked(
-    writer: TransactionManager, action: Action, planner: Planner, lock: Lock
+    writer: TransactionManager,
+    action: Action,
+    planner: Planner,
+    heartbeats: PlanHeartbeats,
+    lock: Lock,
 ) -> tuple[Instant, PlanRequest] | Skip:
     for _ in range(_TRIES):
         snapshot = load_snapshot(writer.storage)
@@ -178,12 +198,37 @@ def _schedule_locked(
             )
             rollback_plans(writer, snapshot, request.supersedes, times, cause)
             lock.verify()
-        created = try_create(writer.storage, snapshot.timeline_path(requested), request.data)
-        if created and (
-            writer.still_holds(lock) or _has_no_overlapping_plan(writer, snapshot, requested)
-        ):
+        heartbeat = _heartbeat_of(writer, snapshot, requested, request.plan)
+        is_scheduled = exists = False
+        try:
+            created = try_create(writer.storage, snapshot.timeline_path(requested), request.data)
+            exists = not created
+            is_scheduled = created and (
+                writer.still_holds(lock) or _has_no_overlapping_plan(writer, snapshot, requested)
+            )
+        finally:
+            if heartbeat is not None and is_scheduled:
+                heartbeats.keep(requested.requested_at, heartbeat)
+            elif heartbeat is not None:
+                # If another process has this instant, the file may be its own heartbeat.
+                heartbeat.stop(leave_file=exists)
+        if is_scheduled:
             return requested, request
     raise ConflictError("others were faster with every plan", action=action, tries=_TRIES)
+
+
+def _heartbeat_of(
+    writer: TransactionManager, snapshot: Snapshot, requested: Instant, plan: Any
+) -> Heartbeat | None:
+    """Start the heartbeat of a plan that may expire; None for others.
+
+    A cancellable plan has none until it is executed: a delay says how long it may wait.
+    """
+    if not writer.may_expire(snapshot.config, requested.action) or plan.cancellable:
+        return None
+    heartbeat = writer.new_heartbeat(requested.requested_at, inheritable=True)
+    heartbeat.start()
+    return heartbeat
 
 
 def _has_no_overlapping_plan(
@@ -219,23 +264,35 @@ def begin_execution(
     planned_at: InstantTime = "",
     *,
     cancellable: bool = False,
+    heartbeats: PlanHeartbeats | None = None,
 ) -> PlanTransaction:
     """Begin to execute a plan, after rolling back an earlier attempt.
 
     `partition` is one that the plan writes to; `planned_at` is when the plan was made, if not at
-    its own instant.
+    its own instant. If `heartbeats` has the one of this plan, the execution takes it over.
 
     Raises:
         PlanInProgressError: an execution with a live heartbeat is running; or the plan is
             cancellable, and was started before or is being rolled back.
         ConflictError: another process has completed the plan or rolled it back.
     """
+    kept = heartbeats.take(planned.requested_at) if heartbeats is not None else None
 
     def begin_locked(lock: Lock) -> PlanTransaction:
         snapshot = load_snapshot(writer.storage)
         check_write_can_begin(snapshot.config, snapshot.timeline, writer.transaction.concurrency)
         current = _pending_instant(snapshot, planned)
-        check_executable(writer, snapshot, current, cancellable=cancellable)
+        heartbeat = kept if kept is not None and kept.is_live() else None
+        if heartbeat is None and kept is not None:
+            # Another process may have the plan by now: this one asks as all others do.
+            kept.stop()
+        check_executable(
+            writer,
+            snapshot,
+            current,
+            cancellable=cancellable,
+            has_heartbeat=heartbeat is not None,
+        )
         config = drop_metadata_table(writer.storage, snapshot.config)
         snapshot = replace(snapshot, config=config)
         times = writer.times(config, snapshot.timeline, lock)
@@ -262,12 +319,17 @@ def begin_execution(
             began_at=max(now, max_timeline_time(snapshot.timeline)),
         )
         execution = PlanTransaction(
-            writer, snapshot, planned, attempt, Timeline.from_instants(before_plan)
+            writer, snapshot, planned, attempt, Timeline.from_instants(before_plan), heartbeat
         )
         execution.begin(lock)
         return execution
 
-    return writer.run_locked(begin_locked)
+    try:
+        return writer.run_locked(begin_locked)
+    except BaseException:
+        if kept is not None:
+            kept.stop()
+        raise
 
 
 def _pending_instant(snapshot: Snapshot, planned: Instant) -> Instant:

@@ -182,10 +182,16 @@ class WriterContext:
         """Return the settings for plans: from the options, else from the table's properties."""
         return plan_settings(config, self.plan_options)
 
-    def uses_execution_guard(self, config: TableConfig) -> bool:
+    def uses_execution_guard(self, config: TableConfig, action: Action) -> bool:
         """Whether executions have a heartbeat, and a plan with a live one is not executed."""
         guard = self.plan_settings(config).guard
-        return self.uses_heartbeat if guard is None else guard
+        if guard is not None:
+            return guard
+        return self.uses_heartbeat or self.may_expire(config, action)
+
+    def may_expire(self, config: TableConfig, action: Action) -> bool:
+        """Whether a lazy clean rolls back old plans of this action without a live heartbeat."""
+        return action == Action.CLUSTERING and self.plan_settings(config).expire_clusterings
 
 
 _ROLLBACK_POLLS = 6
@@ -265,12 +271,13 @@ class Transaction:
         *,
         force_heartbeat: bool = False,
         inheritable: bool = False,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         """Set up a transaction whose requested file the caller creates.
 
         `base_timeline` is the timeline that the write was planned on, if not that of the snapshot.
         `force_heartbeat` forces a heartbeat even if the settings need none; for `inheritable` see
-        `Heartbeat`.
+        `Heartbeat`. `heartbeat` is one that was started for this instant already.
         """
         self.writer = writer
         self._base_timeline = base_timeline or snapshot.timeline
@@ -285,7 +292,10 @@ class Transaction:
         self._reported_files: frozenset[str] = frozenset()
         self.after = snapshot
         has_heartbeat = force_heartbeat or writer.uses_heartbeat
-        self._heartbeat = writer.new_heartbeat(instant, inheritable) if has_heartbeat else None
+        self._starts_heartbeat = has_heartbeat and heartbeat is None
+        self._heartbeat = (
+            writer.new_heartbeat(instant, inheritable) if self._starts_heartbeat else heartbeat
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -493,8 +503,8 @@ class Transaction:
         return Instant(self.instant, self.action, state)
 
     def start_heartbeat(self) -> None:
-        """Start the heartbeat, if this write has one."""
-        if self._heartbeat is not None:
+        """Start the heartbeat, if this write has one that is not started yet."""
+        if self._heartbeat is not None and self._starts_heartbeat:
             self._heartbeat.start()
 
     def stop_heartbeat(self, *, leave_file: bool = False) -> None:

@@ -24,7 +24,7 @@ from lakewright.errors import ConflictError, LakewrightError
 from lakewright.format.avro.schema import arrow_schema
 from lakewright.model.commit_metadata import WriteStat
 from lakewright.model.file_group import FileSlice, GroupKey
-from lakewright.model.instant import REWRITES, Instant, InstantTime, State
+from lakewright.model.instant import REWRITES, Instant, InstantTime
 from lakewright.model.merge import MergeRule
 from lakewright.model.partition_paths import PartitionRule, partition_rule
 from lakewright.model.record_keys import KeyRule, key_rule
@@ -344,7 +344,7 @@ class MarkedFile:
         if task.attempt is not None:
             return task.attempt.is_current(task.storage)
         instant: Instant | None = load_timeline(task.storage, task.config).by_time.get(task.instant)
-        return instant is not None and instant.state is not State.COMPLETED
+        return instant is not None and instant.is_pending
 
 
 def create_file(task: WriteTask, path: str, data: bytes) -> None:

@@ -226,13 +226,14 @@ def _hard_barriers(
     """The barriers that hold however long the timeline is."""
     for undo in timeline.pending(Action.ROLLBACK, Action.RESTORE):
         yield _ArchiveBarrier("", f"{undo.action} {undo.requested_at} is pending")
-    pending = next((i for i in timeline.pending() if i.is_write), None)
+    pending = next((i for i in timeline if i.is_write and not i.is_completed), None)
     if pending is not None:
         # Files older than the active timeline count as committed: it must start before the write.
         unsaved = timeline.writes_without_savepoint
         earlier = [i.requested_at for i in unsaved if i.requested_at < pending.requested_at]
         begin = earlier[-1] if earlier else pending.requested_at
-        yield _ArchiveBarrier(begin, f"{pending.action} {pending.requested_at} is pending")
+        state = "pending" if pending.is_pending else "aborted, until a clean rolls it back"
+        yield _ArchiveBarrier(begin, f"{pending.action} {pending.requested_at} is {state}")
     savepoints = [i.requested_at for i in timeline if i.action == Action.SAVEPOINT]
     if savepoints and not settings.beyond_savepoint:
         yield _ArchiveBarrier(min(savepoints), f"savepoint {min(savepoints)}")

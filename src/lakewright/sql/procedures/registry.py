@@ -163,6 +163,8 @@ def _schedule_or_execute(
     operation = str(arguments["op"] or "scheduleAndExecute").lower()
     if operation == "schedule":
         scheduled = runner.schedule(service)
+        # As for real Hudi, the client of a call ends with it.
+        runner.heartbeats.stop_all()
         return [] if isinstance(scheduled, Skip) else [scheduled.requested_at]
     if operation in ("run", "execute"):
         text = str(arguments.get("timestamp") or arguments.get("instants") or "")

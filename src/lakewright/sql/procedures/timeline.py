@@ -28,6 +28,8 @@ from lakewright.table.snapshot import Snapshot
 if TYPE_CHECKING:
     from lakewright.api.table import Table
 
+# Real Hudi's columns; it knows no aborted plans.
+_SHOWN_STATES = (State.REQUESTED, State.INFLIGHT, State.COMPLETED)
 _SAVEPOINT = Parameter("instant_time", about="the instant of a savepoint, by default the newest")
 
 
@@ -50,7 +52,7 @@ def _show_timeline(table: Table, arguments: Arguments) -> Rows:
                 instant.requested_at,
                 instant.action,
                 instant.state.value,
-                *(times.get((instant.requested_at, action, state)) for state in State),
+                *(times.get((instant.requested_at, action, state)) for state in _SHOWN_STATES),
                 timeline,
                 None if target is None else f"Rolled back: {target.requested_at}",
             )

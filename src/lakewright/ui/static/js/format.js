@@ -114,7 +114,7 @@ export const KINDS = {
 
 export const kindOf = (instant) => KINDS[instant.kind ?? instant.action] ?? ["savepoint", instant.action];
 
-export const stateWord = { COMPLETED: "completed", INFLIGHT: "in flight", REQUESTED: "requested" };
+export const stateWord = { COMPLETED: "completed", INFLIGHT: "in flight", REQUESTED: "requested", ABORTED: "aborted" };
 
 const OPERATIONS = { UPSERT: "upsert", INSERT: "insert", BULK_INSERT: "bulk insert", DELETE: "delete", DELETE_PARTITION: "delete partitions", INSERT_OVERWRITE: "overwrite partitions", INSERT_OVERWRITE_TABLE: "overwrite table", COMPACT: "compaction", LOG_COMPACT: "log compaction", CLUSTER: "clustering" };
 
