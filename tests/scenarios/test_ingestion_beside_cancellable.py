@@ -1,4 +1,4 @@
-"""What a cancellable plan costs the ingestion beside it: a few reads, and no long critical section."""
+"""What a cancellable plan costs ingestion beside it: a few reads, and short critical sections."""
 
 from __future__ import annotations
 
