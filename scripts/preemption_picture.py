@@ -10,10 +10,10 @@ round.
     python scripts/preemption_picture.py [ROUNDS] [--apart] [--nice N] [--out FILE]
 
 The figures say what a commit takes: processor time of its own, time waiting for the table's lock,
-and the rest, which is waiting for the disk and for a processor. With `--apart` the ingestion has a core
-and the clustering another, in all four runs, so that they do not compete for processors; with
-`--nice` the clustering has a lower priority. With TMPDIR=/dev/shm the table is in memory, and no
-commit waits for the disk.
+and the rest, which is waiting for the disk and for a processor. With `--apart` the ingestion has
+one core and the clustering another, in all four runs, so that they do not compete for processors;
+with `--nice` the clustering has a lower priority. With TMPDIR=/dev/shm the table is in memory, and
+no commit waits for the disk.
 """
 
 from __future__ import annotations
