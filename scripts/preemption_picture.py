@@ -7,20 +7,29 @@ is tried again until it goes through: what is measured is how long that takes fr
 how many tries were refused, and how many of the file groups at the start were clustered after each
 round.
 
-    python scripts/preemption_picture.py [ROUNDS]
+    python scripts/preemption_picture.py [ROUNDS] [--apart] [--nice N] [--out FILE]
+
+The figures say what a commit takes: processor time of its own, time waiting for the table's lock,
+and the rest, which is waiting for the disk and for a processor. With `--apart` the ingestion has
+one core and the clustering another, in all four runs, so that they do not compete for processors;
+with `--nice` the clustering has a lower priority. With TMPDIR=/dev/shm the table is in memory, and
+no commit waits for the disk.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
+import os
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 
@@ -31,7 +40,9 @@ from lakewright.errors import ConflictError, InvalidError, UnavailableError
 from lakewright.model.table_config import TableType
 from lakewright.storage.local import LocalStorage
 from lakewright.table.create import TableSpec, create_table
+from lakewright.table.locks.base import Lock
 from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import WriterContext
 from lakewright.write.task import Operation
 
 TARGET = Path(__file__).parents[1] / "docs" / "preemption.svg"
@@ -66,25 +77,93 @@ COLOURS = dict(zip(PLANS, ("#888", "#46c", "#c40", "#0a7"), strict=True))
 class Measured:
     """Seconds of each commit, and tries that were refused.
 
-    `rounds` are how many cold and hot file groups were clustered after each round, and whether
-    writers preempted the whole round.
+    `processor` and `lock` are what a commit had of the seconds: processor time of this process, and
+    time waiting for the lock. `rounds` are how many cold and hot file groups were clustered after
+    each round, and whether writers preempted the whole round.
     """
 
     seconds: Sequence[float]
     refused: int
+    processor: Sequence[float]
+    lock: Sequence[float]
     rounds: Sequence[tuple[int, int, bool]] = ()
 
     def document(self) -> dict[str, object]:
         """The figures."""
         ordered = sorted(self.seconds)
+        parts = zip(self.seconds, self.processor, self.lock, strict=True)
+        rest = [whole - processor - lock for whole, processor, lock in parts]
         return {
             "commits": len(ordered),
             "median_s": round(statistics.median(ordered), 3),
             "p90_s": round(ordered[int(len(ordered) * 0.9)], 3),
             "worst_s": round(ordered[-1], 3),
+            "processor_median_s": round(statistics.median(self.processor), 3),
+            "rest_median_s": round(statistics.median(rest), 3),
+            "lock_median_s": round(statistics.median(self.lock), 4),
+            "lock_worst_s": round(max(self.lock), 4),
             "refused": self.refused,
             "rounds": self.rounds,
         }
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Whether both processes have a core of their own, and the priority of the clustering."""
+
+    apart: bool = False
+    nice: int = 0
+
+    def pin_ingestion(self) -> None:
+        """Let this process, and the threads that it starts from now on, run on the first core."""
+        if self.apart:
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+
+    @contextmanager
+    def pinning_others(self, cores: Iterable[int]) -> Iterator[None]:
+        """Processes that are started here run on the other cores."""
+        own = os.sched_getaffinity(0)
+        if self.apart:
+            os.sched_setaffinity(0, set(cores) - own)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, own)
+
+
+@dataclass
+class TimedLock:
+    """A lock that adds up how long it took to acquire it."""
+
+    lock: Lock
+    waits: list[float]
+
+    def acquire(self) -> None:
+        """Acquire it."""
+        begin = time.monotonic()
+        self.lock.acquire()
+        self.waits.append(time.monotonic() - begin)
+
+    def verify(self) -> None:
+        """Raise ConflictError unless it is held."""
+        self.lock.verify()
+
+    def release(self) -> None:
+        """Release it."""
+        self.lock.release()
+
+
+@contextmanager
+def timed_locks() -> Iterator[list[float]]:
+    """Time the locks of this process."""
+    waits: list[float] = []
+    new_lock = WriterContext.new_lock
+
+    def timed(context: WriterContext) -> Lock:
+        return TimedLock(new_lock(context), waits)
+
+    with patch.object(WriterContext, "new_lock", timed):
+        yield waits
 
 
 def writer(path: str, options: Mapping[str, str]) -> WriteClient:
@@ -110,8 +189,9 @@ def file_ids(path: str) -> dict[str, set[str]]:
     return found
 
 
-def cluster(path: str, plans: Mapping[str, str], rounds: int, result_file: Path) -> None:
+def cluster(path: str, plans: Mapping[str, str], rounds: int, result_file: Path, nice: int) -> None:
     """Plan and execute, round after round."""
+    os.nice(nice)
     first, results = file_ids(path), []
     for _ in range(rounds):
         preempted = False
@@ -126,7 +206,7 @@ def cluster(path: str, plans: Mapping[str, str], rounds: int, result_file: Path)
     result_file.write_text(json.dumps(results))
 
 
-def measure(name: str, rounds: int) -> Measured:
+def measure(name: str, rounds: int, conditions: Conditions, cores: Iterable[int]) -> Measured:
     """Ingest until the rounds of clustering are over, or for as long if there are none."""
     with tempfile.TemporaryDirectory() as folder:
         path, result_file = f"{folder}/table", Path(folder) / "rounds"
@@ -150,29 +230,34 @@ def measure(name: str, rounds: int) -> Measured:
         if plans is None:
             return _ingest(path, lambda number: number < 3 * rounds)
         context = multiprocessing.get_context("spawn")
-        other = context.Process(target=cluster, args=(path, plans, rounds, result_file))
-        other.start()
+        arguments = (path, plans, rounds, result_file, conditions.nice)
+        other = context.Process(target=cluster, args=arguments)
+        with conditions.pinning_others(cores):
+            other.start()
         ingested = _ingest(path, lambda _: other.is_alive())
         other.join()
         return replace(ingested, rounds=json.loads(result_file.read_text()))
 
 
 def _ingest(path: str, goes_on: Callable[[int], bool]) -> Measured:
-    durations, refused, number = [], 0, 0
+    durations, processor, lock, refused, number = [], [], [], 0, 0
     start = time.monotonic()
     while goes_on(number):
         batch = rows((HOT,), number % GROUPS, 1 + number)
         time.sleep(max(0.0, start + number * COMMIT_EVERY_S - time.monotonic()))
         number += 1
-        begin = time.monotonic()
-        while True:
-            try:
-                writer(path, {}).write(Operation.UPSERT, batch)
-                break
-            except ConflictError:
-                refused += 1
-        durations.append(time.monotonic() - begin)
-    return Measured(durations, refused)
+        with timed_locks() as waits:
+            begin, begin_processor = time.monotonic(), time.process_time()
+            while True:
+                try:
+                    writer(path, {}).write(Operation.UPSERT, batch)
+                    break
+                except ConflictError:
+                    refused += 1
+            durations.append(time.monotonic() - begin)
+        processor.append(time.process_time() - begin_processor)
+        lock.append(sum(waits))
+    return Measured(durations, refused, processor, lock)
 
 
 def as_svg(measured: Mapping[str, Measured]) -> str:
@@ -214,11 +299,20 @@ def _text(x: float, y: float, text: str, colour: str) -> str:
 
 def main() -> None:
     """Measure, print the figures, and draw."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    measured = {name: measure(name, rounds) for name in PLANS}
+    parser = argparse.ArgumentParser(description="Measure ingestion beside a clustering.")
+    parser.add_argument("rounds", nargs="?", type=int, default=10)
+    parser.add_argument("--apart", action="store_true", help="a core for each process")
+    parser.add_argument("--nice", type=int, default=0, help="the niceness of the clustering")
+    parser.add_argument("--out", type=Path, default=TARGET)
+    arguments = parser.parse_args()
+    conditions, cores = Conditions(arguments.apart, arguments.nice), os.sched_getaffinity(0)
+    if conditions.apart and len(cores) < 2:
+        parser.error("--apart needs two cores")
+    conditions.pin_ingestion()
+    measured = {name: measure(name, arguments.rounds, conditions, cores) for name in PLANS}
     for name, result in measured.items():
         print(json.dumps({"beside": name, **result.document()}))
-    TARGET.write_text(as_svg(measured))
+    arguments.out.write_text(as_svg(measured))
 
 
 if __name__ == "__main__":

@@ -133,6 +133,28 @@ class TestLogOfAnArchivedDeltaCommit14365:
             table.services(COMPACT).run("compaction")
             assert row("a", 2, "second") in table.rows(optimized=True)
 
+    def test_the_next_plan_has_the_log_of_a_write_that_completed_after_a_compaction(self) -> None:
+        """Its delta commit began before that compaction, and is archived by then.
+
+        Without its completion time the log file would belong to the base file before.
+        """
+        table = self.written()
+        table = replace(table, options={**SEVERAL, **table.options})
+
+        def compact() -> None:
+            assert isinstance(table.services(COMPACT).run("compaction"), Commit)
+
+        commit = table.upsert([row("a", 3, "third")], before_commit=compact)
+        (compaction,) = load_snapshot(table.storage).timeline.completed_services(Action.COMPACTION)
+        assert commit.instant < compaction.requested_at < commit.completed_at
+        self.archive(table, commit.instant)
+        assert row("a", 3, "third") in table.rows()
+        plan = table.services(COMPACT).preview("compaction")
+        logs = [log for o in plan.operations if o.partition == PARTITION for log in o.logs]
+        assert [log for log in logs if commit.instant in log]
+        assert isinstance(table.services(COMPACT).run("compaction"), Commit)
+        assert row("a", 3, "third") in table.rows(optimized=True)
+
 
 class TestOverwriteBesideAPendingClustering18830:
     """apache/hudi 18830: an overwrite replaced file groups that a pending clustering was to move.

@@ -26,6 +26,7 @@ from lakewright.model.commit_metadata import (
     is_log,
 )
 from lakewright.model.instant import Action, Instant, InstantTime
+from lakewright.model.plans import EVENT_TIME_THRESHOLD_MS, EXACT_SPLIT, WITHDRAWN
 from lakewright.model.timeline import Timeline
 from lakewright.model.watermark import CompletionDefinition, parse_watermark_record
 
@@ -287,6 +288,19 @@ def _adds_rows(stat: WriteStat) -> bool:
 def removes_logs(commit: CommitMetadata) -> bool:
     """Whether a commit may have compacted or replaced uncompacted log files."""
     return commit.operation in (_COMPACT, _LOG_COMPACT) or bool(commit.replaced)
+
+
+def withdraws_rows(commit: CommitMetadata) -> bool:
+    """Whether a commit may have taken rows out of base files that it left in log files."""
+    return EXACT_SPLIT in commit.extra and commit.extra.get(WITHDRAWN) != "0"
+
+
+def split_threshold_ms(commit: CommitMetadata) -> int | None:
+    """Return the threshold of the exact split that a commit made; None if it is not recorded."""
+    try:
+        return int(commit.extra[EVENT_TIME_THRESHOLD_MS])
+    except (KeyError, ValueError):
+        return None
 
 
 def dropped_partitions(commit: CommitMetadata) -> set[str]:

@@ -17,9 +17,12 @@ PLANNED_AT = "lakewright.planned.at"
 # Extra metadata of a compaction: its event-time threshold, and whether it splits exactly there and
 # leaves newer rows in log files.
 EVENT_TIME_THRESHOLD = "lakewright.event.time.threshold"
-# The same in milliseconds, if the instant is of a local time that daylight saving repeats.
+# The same in milliseconds, with an exact split, or if the instant is of a local time that daylight
+# saving repeats.
 EVENT_TIME_THRESHOLD_MS = "lakewright.event.time.threshold.ms"
 EXACT_SPLIT = "lakewright.event.time.exact.split"
+# Of the commit of an exact split: how many rows it took out of base files.
+WITHDRAWN = "lakewright.event.time.withdrawn"
 # Extra metadata: why the plan had to include more than was requested.
 WIDENED = "lakewright.event.time.widened"
 # Extra metadata: the service that executes the plan, if the action alone does not identify it.

@@ -30,10 +30,12 @@ from lakewright.model.freshness import (
     most_urgent,
     parse_freshness_record,
     removes_logs,
+    split_threshold_ms,
     watermarks_by_partition,
+    withdraws_rows,
 )
 from lakewright.model.instant import Action, Instant, InstantTime
-from lakewright.model.plans import EXACT_SPLIT, CompactionPlan
+from lakewright.model.plans import CompactionPlan
 from lakewright.model.watermark import parse_watermark_record
 from lakewright.table.freshness_options import allowed_lateness
 from lakewright.table.partition_freshness import LazyPartitionFreshness
@@ -81,13 +83,17 @@ class FreshnessState:
         return self.reached_by_base_files(commit) if is_service else self.watermark
 
     def reached_by_base_files(self, *later: CommitMetadata) -> int | None:
-        """Return the watermark of the read-optimized view that later commits cannot undo.
+        """Return the watermark of the read-optimized view that later commits do not lower.
 
-        A compaction with an exact split can: it takes rows out of base files.
+        A compaction with an exact split may lower it to its threshold, as it takes rows out of base
+        files.
         """
-        if any(EXACT_SPLIT in commit.extra for commit in later):
-            return None
-        return self.watermarks.ro_watermark(self.lateness_ms)
+        reached = self.watermarks.ro_watermark(self.lateness_ms)
+        for commit in later:
+            if reached is not None and withdraws_rows(commit):
+                threshold = split_threshold_ms(commit)
+                reached = None if threshold is None else min(reached, threshold - 1)
+        return reached
 
     @classmethod
     def from_record(cls, instant: Instant, stored: FreshnessRecord) -> FreshnessState:

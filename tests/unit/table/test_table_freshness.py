@@ -251,6 +251,55 @@ def test_freshness_of_both_views(
     assert view_times(table) == expected
 
 
+def base_files_beyond_the_threshold(table: WrittenTable) -> None:
+    base_files(table)
+    table.clock.sleep(1)
+    table.upsert([tracked_row("z", 320, NEXT_DAY), tracked_row("y", 330, NEXT_DAY)])
+
+
+def taken_out_again(table: WrittenTable) -> None:
+    base_files_beyond_the_threshold(table)
+    table.clock.sleep(1)
+    assert table.services(EXACT).run("compaction")
+
+
+def taken_out_beside_older_logs(table: WrittenTable) -> None:
+    base_files(table)
+    table.upsert([tracked_row("a", 70)])
+    table.clock.sleep(1)
+    table.upsert([tracked_row("z", 320, NEXT_DAY), tracked_row("y", 330, NEXT_DAY)])
+    assert table.services(EXACT).run("compaction")
+
+
+# The case of each: rows, and from where completion of the read-optimized view fell.
+IN_BUCKETS: dict[str, tuple[Callable[[WrittenTable], None], ViewTimes, int | None]] = {
+    "rows of base files are complete in both views": (
+        base_files_beyond_the_threshold, (320, 330, 320, 330), None),
+    "an exact split below completion takes rows out of the view, and completion says so": (
+        taken_out_again, (320, 330, 319, 330), 320),
+    "an exact split above completion does not lower it": (
+        taken_out_beside_older_logs, (320, 330, 319, 330), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("history", "expected", "fell"), IN_BUCKETS.values(), ids=list(IN_BUCKETS))
+def test_freshness_where_rows_leave_base_files(
+    history: Callable[[WrittenTable], None], expected: ViewTimes, fell: int | None
+) -> None:
+    table = tracked_table(
+        options={"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"}
+    )
+    history(table)
+    regression = table_freshness(table).regression
+    assert (view_times(table), None if regression is None else regression.before - TIME_ZERO) == (
+        expected,
+        fell,
+    )
+    assert regression is None or (regression.cause is not None and regression.cause.event_time)
+    with ignoring_freshness_records():
+        assert view_times(table) == expected
+
+
 @pytest.mark.parametrize("history", [history for history, _ in ALL.values()], ids=list(ALL))
 def test_freshness_is_the_same_without_what_commits_record(
     history: Callable[[WrittenTable], None],

@@ -11,6 +11,7 @@ import pytest
 
 from lakewright.errors import InvalidError, UnavailableError
 from lakewright.format.timeline_metadata import format_commit
+from lakewright.model.event_time import time_text
 from lakewright.model.freshness import Freshness
 from lakewright.model.watermark import (
     WATERMARK_KEY,
@@ -31,6 +32,7 @@ from lakewright.testing.storage import CountingStorage
 from support.event_times import (
     COMPACT_EVERY_COMMIT,
     DAY,
+    EXACT_SPLIT,
     NEVER,
     NEXT_DAY,
     TIME_ZERO,
@@ -42,12 +44,15 @@ from support.event_times import (
 from support.tables import NO_SERVICES, WrittenTable
 
 LATENESS = "lakewright.completion.lateness"
+BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"}
 TEN = {LATENESS: "10ms"}
 
 
-def watermark_table(lateness: str = "10ms", **more: Any) -> WrittenTable:
+def watermark_table(
+    lateness: str = "10ms", options: Mapping[str, str] | None = None, **more: Any
+) -> WrittenTable:
     """A table that allows a lateness of ten milliseconds; the table remembers it."""
-    return tracked_table(options={LATENESS: lateness}, **more)
+    return tracked_table(options={LATENESS: lateness, **(options or {})}, **more)
 
 
 def freshness_with(table: WrittenTable, options: Mapping[str, str] | None = None) -> Freshness:
@@ -120,6 +125,48 @@ def logs_compacted_in_logs(table: WrittenTable) -> None:
     assert table.services({"hoodie.log.compaction.blocks.threshold": "1"}).run("logcompaction")
 
 
+def split_exactly(table: WrittenTable, threshold: int = 250) -> None:
+    table.clock.sleep(1)
+    at = {"hoodie.compaction.event.time.threshold": time_text(TIME_ZERO + threshold)}
+    by_event_time = {"hoodie.compaction.strategy": "event_time", **at, **EXACT_SPLIT}
+    assert table.services({**COMPACT_EVERY_COMMIT, **by_event_time}).run("compaction")
+
+
+def split_above_late_rows(table: WrittenTable) -> None:
+    base_files(table)
+    table.upsert([tracked_row("a", 300), tracked_row("b", 200)])
+    table.upsert([tracked_row("b", 260), tracked_row("a", 100)])
+    split_exactly(table)
+
+
+def split_with_deletes(table: WrittenTable) -> None:
+    base_files(table)
+    table.upsert([tracked_row("a", 200)])
+    compact(table)
+    deleted_and_split(table)
+
+
+def deleted_and_split(table: WrittenTable) -> None:
+    table.write("DELETE", [tracked_row("a", 0)])
+    table.clock.sleep(1)
+    table.upsert([tracked_row("a", 400)])
+    split_exactly(table)
+
+
+def withdrawn_by_a_split(table: WrittenTable) -> None:
+    base_files(table)
+    table.upsert([tracked_row("y", 300, NEXT_DAY), tracked_row("x", 260, NEXT_DAY)])
+    split_exactly(table)
+
+
+def withdrawn_beside_a_log_of_deletes(table: WrittenTable) -> None:
+    base_files(table)
+    table.upsert([tracked_row("a", 200)])
+    compact(table)
+    table.upsert([tracked_row("y", 300, NEXT_DAY), tracked_row("x", 260, NEXT_DAY)])
+    deleted_and_split(table)
+
+
 def greatest_rolled_back(table: WrittenTable) -> None:
     on_time_log(table)
     table.writer().rollback(table.upsert([tracked_row("z", 900, NEXT_DAY)]).instant)
@@ -133,8 +180,31 @@ HISTORIES: dict[str, tuple[Callable[[WrittenTable], None], Marks, int]] = {
     "once they are compacted it rises": (late_log_compacted, (290, 290), 1),
     "deletes of unknown event time hold it as well": (late_log_of_deletes, (90, 90), 0),
     "a log compaction does not lower it": (logs_compacted_in_logs, (290, 90), 1),
+    "an exact split that takes no rows out of base files does not lower it": (
+        split_above_late_rows, (290, 290), 2),
+    "nor do deletes that a split leaves uncompacted": (split_with_deletes, (390, 190), 0),
     "what was rolled back was not seen": (greatest_rolled_back, (90, 44), 0),
 }  # fmt: skip
+
+
+# With a bucket index an exact split takes rows out of base files.
+IN_BUCKETS: dict[str, tuple[Callable[[WrittenTable], None], Marks, int]] = {
+    "rows that an exact split takes out of base files lower it": (
+        withdrawn_by_a_split, (290, 259), 0),
+    "but not below the threshold of the split, whatever deletes are uncompacted": (
+        withdrawn_beside_a_log_of_deletes, (390, 249), 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("history", "expected", "late"), IN_BUCKETS.values(), ids=list(IN_BUCKETS))
+def test_watermarks_where_rows_leave_base_files(
+    history: Callable[[WrittenTable], None], expected: Marks, late: int
+) -> None:
+    table = watermark_table(options=BUCKETS)
+    history(table)
+    assert (watermarks(table), freshness_with(table).late_rows) == (expected, late)
+    with ignoring_freshness_records():
+        assert (watermarks(table), freshness_with(table).late_rows) == (expected, late)
 
 
 @pytest.mark.parametrize(("history", "expected", "late"), HISTORIES.values(), ids=list(HISTORIES))

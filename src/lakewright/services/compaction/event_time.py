@@ -316,7 +316,8 @@ def placed_candidates(
         for group in selected
     ]
     extra = _plan_metadata(placement, threshold, settings, context.instant)
-    if epoch_ms(threshold.instant, zone_of(context.snapshot.config.timeline_zone)) != threshold.ms:
+    zone = zone_of(context.snapshot.config.timeline_zone)
+    if settings.exact_split or epoch_ms(threshold.instant, zone) != threshold.ms:
         extra[EVENT_TIME_THRESHOLD_MS] = str(threshold.ms)
     return PlacedCandidates(candidates, extra)
 

@@ -57,6 +57,7 @@ from lakewright.model.plans import (
     EVENT_TIME_THRESHOLD,
     EVENT_TIME_THRESHOLD_MS,
     EXACT_SPLIT,
+    WITHDRAWN,
     CompactionOperation,
     CompactionPlan,
 )
@@ -454,6 +455,7 @@ def _compact_group(
     _write_remaining(task, item, split, work, groups)
     if threshold is not None:
         groups.notes[BEYOND] += split.rows_beyond
+        groups.notes[WITHDRAWN] += sum(map(len, split.late_base_rows))
 
 
 def _keys_in_logs(task: WriteTask, item: FileSlice) -> pa.Array:
