@@ -33,6 +33,7 @@ from lakewright.model.partition_paths import (
 from lakewright.model.record_keys import record_keys
 from lakewright.model.schema import META_COLUMNS, OPERATION, PARTITION_PATH, RECORD_KEY
 from lakewright.scan.planner import plan_snapshot
+from lakewright.spark.known_partitions import known_partitions
 from lakewright.spark.reader import quoted, scan_slices
 from lakewright.spark.worker_environment import SPARK_ERRORS, problem_in, require_workers
 from lakewright.utils.bin_packing import pack_by_size
@@ -259,11 +260,9 @@ class SparkRows:
         """The Arrow schema of the DataFrame."""
         return arrow_schema(self.frame.schema)
 
-    def known_partitions(self, rule: PartitionRule) -> frozenset[str] | None:
-        """See `RowSource`: by a look at the query, without a Spark job."""
-        if not rule.fields:
-            return frozenset({""})
-        return None
+    def known_partitions(self, rule: PartitionRule, columns: pa.Schema) -> frozenset[str] | None:
+        """See `RowSource`: those that literals in the query name; starts no Spark job."""
+        return known_partitions(self.frame, rule, columns)
 
 
 def write_rows(task: WriteTask, rows: SparkRows) -> Sequence[WriteStatus]:

@@ -128,8 +128,11 @@ class RowSource(Protocol):
         """The columns of the rows."""
         ...
 
-    def known_partitions(self, rule: PartitionRule) -> frozenset[str] | None:
-        """Return the partitions of the rows; None if only another pass over them would tell."""
+    def known_partitions(self, rule: PartitionRule, columns: pa.Schema) -> frozenset[str] | None:
+        """Return the partitions of the rows; None if only another pass over them would tell.
+
+        `columns` are those of the table.
+        """
         ...
 
 
@@ -147,7 +150,7 @@ class EmptyRows:
 
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
-    def known_partitions(self, rule: PartitionRule) -> frozenset[str]:
+    def known_partitions(self, rule: PartitionRule, columns: pa.Schema) -> frozenset[str]:
         """See `RowSource`."""
         return frozenset()
 
@@ -248,7 +251,7 @@ def _plan_write(
                     else operation
                 )
             ),
-            inflight=partial(_inflight, config, request, settings, rows),
+            inflight=partial(_inflight, config, request, settings, rows, schema),
             properties=properties,
             settings=settings,
             schema=schema,
@@ -256,7 +259,7 @@ def _plan_write(
     merge_on_read = config.table_type is TableType.MERGE_ON_READ
     return WritePlan(
         action=Action.DELTA_COMMIT if merge_on_read else Action.COMMIT,
-        inflight=partial(_inflight, config, request, settings, rows),
+        inflight=partial(_inflight, config, request, settings, rows, schema),
         properties=properties,
         settings=settings,
         schema=schema,
@@ -264,16 +267,24 @@ def _plan_write(
 
 
 def _inflight(
-    config: TableConfig, request: WriteRequest, settings: WriteSettings, rows: RowSource
+    config: TableConfig,
+    request: WriteRequest,
+    settings: WriteSettings,
+    rows: RowSource,
+    schema: str,
 ) -> bytes:
     """Return the content of the inflight file: what other processes may know before the shuffle."""
-    partitions = _known_partitions(config, request, settings, rows)
+    partitions = _known_partitions(config, request, settings, rows, schema)
     patterns = request.patterns if partitions is None else ()
     return format_commit(planned_metadata(request.operation.value, partitions, patterns))
 
 
 def _known_partitions(
-    config: TableConfig, request: WriteRequest, settings: WriteSettings, rows: RowSource
+    config: TableConfig,
+    request: WriteRequest,
+    settings: WriteSettings,
+    rows: RowSource,
+    schema: str,
 ) -> frozenset[str] | None:
     """Return the partitions whose file groups the write may change; None if they are not known."""
     operation = request.operation
@@ -287,7 +298,7 @@ def _known_partitions(
     if request.partitions is not None:
         return request.partitions
     try:
-        return rows.known_partitions(table_partition_rule(config))
+        return rows.known_partitions(table_partition_rule(config), arrow_schema(schema))
     except InvalidError:
         return None  # the task that writes the rows names the value that has no path
 
