@@ -33,7 +33,6 @@ from lakewright.model.partition_paths import (
 from lakewright.model.record_keys import record_keys
 from lakewright.model.schema import META_COLUMNS, OPERATION, PARTITION_PATH, RECORD_KEY
 from lakewright.scan.planner import plan_snapshot
-from lakewright.spark.known_partitions import known_partitions
 from lakewright.spark.reader import quoted, scan_slices
 from lakewright.spark.worker_environment import SPARK_ERRORS, problem_in, require_workers
 from lakewright.utils.bin_packing import pack_by_size
@@ -261,8 +260,8 @@ class SparkRows:
         return arrow_schema(self.frame.schema)
 
     def known_partitions(self, rule: PartitionRule, columns: pa.Schema) -> frozenset[str] | None:
-        """See `RowSource`: those that literals in the query name; starts no Spark job."""
-        return known_partitions(self.frame, rule, columns)
+        """See `RowSource`: only another pass over the rows would tell."""
+        return None if rule.fields else frozenset({""})
 
 
 def write_rows(task: WriteTask, rows: SparkRows) -> Sequence[WriteStatus]:
