@@ -180,6 +180,9 @@ class TwoThreads:
     def _write(self, storage: Storage, clock: Clock) -> None:
         client = client_at(storage, clock, self.beside, self.turns)
         for ts in WRITES:
+            clock.sleep(
+                1
+            )  # A pause of the other thread comes here: this one waits for no lock then.
             write(client, ts)
             self.reported.append(ts)
 

@@ -149,7 +149,7 @@ class ArrowRows:
             self._paths = rule, partition_paths(self.table, rule)
         return self._paths[1]
 
-    def known_partitions(self, rule: PartitionRule, columns: pa.Schema) -> frozenset[str]:
+    def known_partitions(self, rule: PartitionRule) -> frozenset[str]:
         """See `RowSource`."""
         return frozenset(pa.compute.unique(self.partition_paths(rule)).to_pylist())
 

@@ -75,9 +75,9 @@ class ScannedRows:
         """The columns of the scan."""
         return arrow_schema(self.frame.schema)
 
-    def known_partitions(self, rule: PartitionRule, columns: pa.Schema) -> frozenset[str] | None:
+    def known_partitions(self, rule: PartitionRule) -> frozenset[str] | None:
         """See `RowSource`."""
-        return SparkRows(self.frame).known_partitions(rule, columns)
+        return SparkRows(self.frame).known_partitions(rule)
 
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema

@@ -259,7 +259,7 @@ class SparkRows:
         """The Arrow schema of the DataFrame."""
         return arrow_schema(self.frame.schema)
 
-    def known_partitions(self, rule: PartitionRule, columns: pa.Schema) -> frozenset[str] | None:
+    def known_partitions(self, rule: PartitionRule) -> frozenset[str] | None:
         """See `RowSource`: only another pass over the rows would tell."""
         return None if rule.fields else frozenset({""})
 

@@ -128,11 +128,8 @@ class RowSource(Protocol):
         """The columns of the rows."""
         ...
 
-    def known_partitions(self, rule: PartitionRule, columns: pa.Schema) -> frozenset[str] | None:
-        """Return the partitions of the rows; None if only another pass over them would tell.
-
-        `columns` are those of the table.
-        """
+    def known_partitions(self, rule: PartitionRule) -> frozenset[str] | None:
+        """Return the partitions of the rows; None if only another pass over them would tell."""
         ...
 
 
@@ -150,7 +147,7 @@ class EmptyRows:
 
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
-    def known_partitions(self, rule: PartitionRule, columns: pa.Schema) -> frozenset[str]:
+    def known_partitions(self, rule: PartitionRule) -> frozenset[str]:
         """See `RowSource`."""
         return frozenset()
 
@@ -251,7 +248,7 @@ def _plan_write(
                     else operation
                 )
             ),
-            inflight=partial(_inflight, config, request, settings, rows, schema),
+            inflight=partial(_inflight, config, request, settings, rows),
             properties=properties,
             settings=settings,
             schema=schema,
@@ -259,7 +256,7 @@ def _plan_write(
     merge_on_read = config.table_type is TableType.MERGE_ON_READ
     return WritePlan(
         action=Action.DELTA_COMMIT if merge_on_read else Action.COMMIT,
-        inflight=partial(_inflight, config, request, settings, rows, schema),
+        inflight=partial(_inflight, config, request, settings, rows),
         properties=properties,
         settings=settings,
         schema=schema,
@@ -271,10 +268,9 @@ def _inflight(
     request: WriteRequest,
     settings: WriteSettings,
     rows: RowSource,
-    schema: str,
 ) -> bytes:
     """Return the content of the inflight file: what other processes may know before the shuffle."""
-    partitions = _known_partitions(config, request, settings, rows, schema)
+    partitions = _known_partitions(config, request, settings, rows)
     patterns = request.patterns if partitions is None else ()
     return format_commit(planned_metadata(request.operation.value, partitions, patterns))
 
@@ -284,7 +280,6 @@ def _known_partitions(
     request: WriteRequest,
     settings: WriteSettings,
     rows: RowSource,
-    schema: str,
 ) -> frozenset[str] | None:
     """Return the partitions whose file groups the write may change; None if they are not known."""
     operation = request.operation
@@ -298,7 +293,7 @@ def _known_partitions(
     if request.partitions is not None:
         return request.partitions
     try:
-        return rows.known_partitions(table_partition_rule(config), arrow_schema(schema))
+        return rows.known_partitions(table_partition_rule(config))
     except InvalidError:
         return None  # the task that writes the rows names the value that has no path
 
