@@ -12,7 +12,7 @@ no write loses to a service of its own writer, and another process goes on with 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import cycle, product
@@ -37,7 +37,7 @@ from lakewright.write.task import Operation
 from support.concurrency import ProcessScheduler, ScheduledProcess, scheduled_processes
 from support.plan_schedules import HEARTBEAT_EXPIRES_MS, read_rows, table_at
 from support.soak import SOAK, sized
-from support.tables import row
+from support.tables import Row, row
 
 PAUSE_MS = 10 * HEARTBEAT_EXPIRES_MS
 # How many calls of the services a check looks at.
@@ -133,16 +133,19 @@ def client_at(
 
 
 def write(client: WriteClient, ts: int, day: str = DAY) -> None:
+    """Write the same keys: rows of new ones would be written to base files, without log files."""
     schema = table_at(client.storage, client.clock).schema
-    rows = [row("k0", ts, f"by {ts}", day), row(f"new {ts}", ts, "new", day)]
-    client.write(Operation.UPSERT, ArrowRows(pa.Table.from_pylist(rows, schema)))
+    client.write(Operation.UPSERT, ArrowRows(pa.Table.from_pylist(rows_by(ts, day), schema)))
+
+
+def rows_by(ts: int, day: str) -> list[Row]:
+    return [row(key, ts, f"by {ts}", day) for key in ("k0", "k1")]
 
 
 def written(rows: tuple[Any, ...], ts: int, day: str = DAY) -> tuple[Any, ...]:
     """The rows of a table after a write."""
-    kept = [r for r in rows if (dict(r)["id"], dict(r)["day"]) != ("k0", day)]
-    new = [row("k0", ts, f"by {ts}", day), row(f"new {ts}", ts, "new", day)]
-    return tuple(sorted([*kept, *(tuple(sorted(r.items())) for r in new)]))
+    kept = [values for values in rows if dict(values)["day"] != day]
+    return tuple(sorted([*kept, *(tuple(sorted(new.items())) for new in rows_by(ts, day))]))
 
 
 @cache
@@ -261,16 +264,24 @@ CASES = (
 )
 
 
-def calls(name: str, first: int) -> Iterator[int]:
-    """The calls of the services before which they may stop."""
+@cache
+def calls(name: str, first: int) -> tuple[int, ...]:
+    """The steps of the services that are calls to the storage: before each they may stop."""
     start = started(name)
+    found = []
     with scheduled_processes(start.files, start.now_ms) as scheduler:
         process = TwoThreads(scheduler, BESIDE[name])
         process.writes_until(first)
-        process.go_on()
+        while not process.services.is_over:
+            _pass_sleep(scheduler, process.services)
+            before = sum(process.services.calls.values())
+            step = process.services.steps
+            process.services.step()
+            if sum(process.services.calls.values()) > before:
+                found.append(step)
         assert process.services.error is None
-        number = process.services.steps
-    yield from range(first, number, -(-number // POINTS))
+    assert len(found) > 40, "the services have nothing to do"
+    return tuple(found[:: -(-len(found) // POINTS)])
 
 
 def assert_goes_on(scheduler: ProcessScheduler, beside: Beside, rows: Any, where: str) -> None:
