@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import cycle, product
 from typing import Any
 
@@ -30,7 +31,7 @@ from lakewright.services.asynchronous import AsyncServices, CommitTurns
 from lakewright.services.maintenance_loop import ServiceOutcome
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash
 from lakewright.write.task import Operation
@@ -82,6 +83,17 @@ BESIDE = {
     ),
 }
 each_beside = pytest.mark.parametrize("beside", BESIDE.values(), ids=list(BESIDE))
+
+
+@pytest.fixture(autouse=True)
+def no_lock_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until Python 3.12 all threads take one lock to compute a cached property of any object.
+
+    Here threads stand for processes: one that pauses must not keep the others from going on.
+    """
+    for value in vars(Snapshot).values():
+        if isinstance(value, cached_property) and hasattr(value, "lock"):
+            monkeypatch.setattr(value, "lock", nullcontext())
 
 
 class SteppedServices(AsyncServices):
