@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from real_hudi import RealHudi, Row
 
 from lakewright.clock import SystemClock, zone_of
 from lakewright.errors import CorruptError
+from lakewright.format.timeline_metadata import parse_commit
 from lakewright.model.instant import Instant, State
 from lakewright.storage.local import LocalStorage
 from lakewright.table.options import FailedWritesPolicy
@@ -27,10 +29,12 @@ from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.time_generator import TimeGenerator
 from lakewright.table.transaction import TransactionManager
 from lakewright.testing.storage import Crash, CrashingStorage
+from support.faults import MortalStorage
 from support.soak import some
-from support.tables import orphan_data_files
+from support.tables import NO_SERVICES, WrittenTable, orphan_data_files
 
 SCHEMA = "id STRING, ts BIGINT, p STRING"
+OUR_SCHEMA = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("p", pa.string())])
 # We do not maintain its metadata table.
 LISTED = {"hoodie.metadata.enable": "false"}
 COMPACT_SOON = {"hoodie.compact.inline.max.delta.commits": "1"}
@@ -373,3 +377,41 @@ def test_real_hudi_reads_an_unfinished_restore_and_we_complete_it(
     shared.upsert({"0": 9})
     assert shared.read() == {**shared.states[0], "0": 9}
     assert orphan_data_files(shared.storage) == []
+
+
+# Our writes name their partitions in their inflight files.
+
+# By listings real Hudi does not roll an overwrite back: it expects replaced file groups in the
+# inflight file, where its own overwrites have none either.
+DEAD: dict[str, tuple[str, str]] = {
+    "an upsert, by markers": ("UPSERT", "true"),
+    "an upsert, by listings": ("UPSERT", "false"),
+    "a delete, by listings": ("DELETE", "false"),
+    "an overwrite, by markers": ("INSERT_OVERWRITE", "true"),
+}
+
+
+@pytest.mark.parametrize(
+    ("operation", "by_markers"), some(list(DEAD.values()), 1, 3), ids=some(list(DEAD), 1, 3)
+)
+@of_logs
+def test_real_hudi_rolls_our_dead_write_back(
+    shared: Shared, operation: str, by_markers: str
+) -> None:
+    mortal = MortalStorage(shared.storage)
+    ours = WrittenTable(mortal, SystemClock(), NO_SERVICES, OUR_SCHEMA)
+
+    def die() -> None:
+        mortal.dead = True
+        raise Crash
+
+    with pytest.raises(Crash):
+        ours.write(operation, [{"id": "1", "ts": 99, "p": "b"}], before_commit=die)
+    (dead,) = shared.snapshot.timeline.pending()
+    inflight = parse_commit(shared.storage.read(f".hoodie/timeline/{dead.file_name}"))
+    assert set(inflight.stats) == {"b"}
+    assert shared.read() == shared.states[2]
+    shared.upsert({"0": 9}, rollback__using__markers=by_markers)
+    assert shared.read() == {**shared.states[2], "0": 9}
+    assert not shared.snapshot.timeline.pending()
+    assert not [f for f in shared.storage.list_tree("") if _names(f.path, dead)]

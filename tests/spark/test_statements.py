@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import lakewright as lw
+from lakewright.format.timeline_metadata import parse_commit
 from lakewright.spark.reader import SPARK_ERRORS
 from support.soak import some
 
@@ -30,6 +31,11 @@ class SqlTable:
 
     def rows(self, columns: str = "id, v, day") -> list[tuple[Any, ...]]:
         return sorted(self.sql(f"SELECT {columns} FROM TBL"))
+
+    def announced(self) -> list[str]:
+        """The partitions in the inflight file of the last write."""
+        files = (Path(self.path) / ".hoodie" / "timeline").glob("*.inflight")
+        return list(parse_commit(max(files).read_bytes()).stats)
 
     @property
     def commits(self) -> int:
@@ -190,12 +196,15 @@ def test_wrong_statements_change_nothing(table: SqlTable) -> None:
 
 @on_mor
 def test_inserts(table: SqlTable) -> None:
+    assert table.announced() == []
     table.sql("INSERT INTO TBL PARTITION (day = 'd4') SELECT 'e', 5, 1")
+    assert table.announced() == ["d4"]
     table.sql("INSERT INTO TBL (day, id) VALUES ('d4', 'f')")
     table.sql("INSERT INTO TBL BY NAME SELECT 'd4' AS DAY, 'g' AS id, 7 AS v")
     assert table.rows()[3:] == [("e", 5, "d4"), ("f", None, "d4"), ("g", 7, "d4")]
     table.sql("INSERT OVERWRITE TBL PARTITION (day = 'd4') VALUES ('h', 8, 1)")
     assert table.rows() == [*START, ("h", 8, "d4")]
+    assert table.announced() == ["d4"]
     table.sql("INSERT OVERWRITE TABLE TBL PARTITION (day = 'd4') SELECT 'h', 8, 1 WHERE false")
     assert table.rows() == START
     table.spark.conf.set("hoodie.spark.sql.insert.into.operation", "upsert")

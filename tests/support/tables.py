@@ -98,7 +98,7 @@ def begin_action(
     """Begin a write of an action, whatever the table is like."""
 
     def spec(snapshot: Snapshot) -> TransactionSpec:
-        return TransactionSpec(Action(action), requested, inflight)
+        return TransactionSpec(Action(action), requested, lambda: inflight)
 
     transaction, _ = writer.begin(spec)
     return transaction

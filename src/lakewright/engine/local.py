@@ -13,7 +13,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from lakewright.errors import InvalidError, UnsupportedError
-from lakewright.model.partition_paths import partition_paths
+from lakewright.model.partition_paths import PartitionRule, partition_paths
 from lakewright.scan.cdc.planner import CdcScanPlan
 from lakewright.scan.cdc.reader import read_cdc
 from lakewright.scan.scan_plan import RowFilter, ScanPlan, may_match
@@ -105,7 +105,9 @@ class LocalEngine:
         if task.is_global and task.operation.merges:
             raise UnsupportedError("looking up keys in the whole table needs Spark")
         with rows.open() as table:
-            return _write_table(task, table) if len(table) else []
+            if not len(table):
+                return []
+            return _write_table(task, table, rows.partition_paths(task.partition_rule))
 
     def map(
         self,
@@ -120,8 +122,7 @@ class LocalEngine:
         ]
 
 
-def _write_table(task: WriteTask, table: pa.Table) -> list[WriteStatus]:
-    paths = partition_paths(table, task.partition_rule)
+def _write_table(task: WriteTask, table: pa.Table, paths: pa.Array) -> list[WriteStatus]:
     table = table.take(pa.compute.sort_indices(paths))
     tokens = (WriteToken(number, 0, number) for number in count())
     first_status = run_task(task, next(tokens), table.combine_chunks().to_batches())
@@ -135,11 +136,22 @@ class ArrowRows:
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
+        self._paths: tuple[PartitionRule, pa.Array] | None = None
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the table."""
         return self.table.schema
+
+    def partition_paths(self, rule: PartitionRule) -> pa.Array:
+        """Return the partition path of each row; it is computed once."""
+        if self._paths is None or self._paths[0] != rule:
+            self._paths = rule, partition_paths(self.table, rule)
+        return self._paths[1]
+
+    def known_partitions(self, rule: PartitionRule) -> frozenset[str]:
+        """See `RowSource`."""
+        return frozenset(pa.compute.unique(self.partition_paths(rule)).to_pylist())
 
     @contextmanager
     def open(self) -> Iterator[pa.Table]:

@@ -25,6 +25,11 @@ def matches_any(path: str, patterns: Iterable[str]) -> bool:
     return any(path == pattern or _wildcards(pattern).fullmatch(path) for pattern in stripped)
 
 
+def is_pattern(text: str) -> bool:
+    """Whether a partition path has wildcards."""
+    return not {"*", "?"}.isdisjoint(text)
+
+
 @cache
 def _wildcards(pattern: str) -> re.Pattern[str]:
     return re.compile("/".join(map(level_regex, pattern.split("/"))))

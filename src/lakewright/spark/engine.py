@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from lakewright.engine.local import LocalEngine
+from lakewright.model.partition_paths import PartitionRule
 from lakewright.scan.scan_plan import ScanPlan
 from lakewright.spark.reader import scan_slices, spark_schema
 from lakewright.spark.worker_environment import SPARK_ERRORS
@@ -73,6 +74,10 @@ class ScannedRows:
     def schema(self) -> pa.Schema:
         """The columns of the scan."""
         return arrow_schema(self.frame.schema)
+
+    def known_partitions(self, rule: PartitionRule) -> frozenset[str] | None:
+        """See `RowSource`."""
+        return SparkRows(self.frame).known_partitions(rule)
 
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema

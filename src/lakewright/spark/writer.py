@@ -24,7 +24,12 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from lakewright.errors import InvalidError, UnavailableError
-from lakewright.model.partition_paths import DEFAULT_PARTITION, PartitionField, partition_paths
+from lakewright.model.partition_paths import (
+    DEFAULT_PARTITION,
+    PartitionField,
+    PartitionRule,
+    partition_paths,
+)
 from lakewright.model.record_keys import record_keys
 from lakewright.model.schema import META_COLUMNS, OPERATION, PARTITION_PATH, RECORD_KEY
 from lakewright.scan.planner import plan_snapshot
@@ -253,6 +258,10 @@ class SparkRows:
     def schema(self) -> pa.Schema:
         """The Arrow schema of the DataFrame."""
         return arrow_schema(self.frame.schema)
+
+    def known_partitions(self, rule: PartitionRule) -> frozenset[str] | None:
+        """See `RowSource`: only another pass over the rows would tell."""
+        return None if rule.fields else frozenset({""})
 
 
 def write_rows(task: WriteTask, rows: SparkRows) -> Sequence[WriteStatus]:

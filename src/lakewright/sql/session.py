@@ -250,14 +250,21 @@ class TargetTable:
         extra_options: Mapping[str, str] | None = None,
         *,
         marked: bool = False,
+        partitions: frozenset[str] | None = None,
     ) -> Commit:
         """Write rows computed from this snapshot; ChangedError if it is no longer the latest.
 
-        `marked` rows have a column that says which of them to delete.
+        `marked` rows have a column that says which of them to delete. `partitions` are those of the
+        rows, if the statement names them.
         """
         options = {**self.options, **(extra_options or {}), RETRIES: "0"}
         writer = WriteClient.create(self.table.storage, options, spark=self.session.spark)
-        request = WriteRequest(operation, validator=_UnchangedSince(self.snapshot), marked=marked)
+        request = WriteRequest(
+            operation,
+            validator=_UnchangedSince(self.snapshot),
+            marked=marked,
+            partitions=partitions,
+        )
         return writer.run(request, spark_rows(frame))
 
     def delete_partitions(self, patterns: tuple[str, ...], exact: bool) -> Commit | Skip:

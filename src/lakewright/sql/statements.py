@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from lakewright.write.writer import Commit
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_PLAIN_TEXT = re.compile(r"'([^'\\]*)'")
+_PLAIN_NUMBER = re.compile(r"[0-9]{1,9}")
 _OPERATION = "hoodie.datasource.write.operation"
 _OVERWRITE_MODE = "hoodie.datasource.overwrite.mode"
 _SPARK_OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
@@ -29,8 +32,10 @@ _SPARK_OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 def run_insert(target: TargetTable, insert: Insert, ctes: str) -> Commit:
     """Insert the rows of a query, or overwrite the table or partitions with them."""
     frame = _rows_to_insert(target, insert, target.session.query(f"{ctes}{insert.query}"))
+    path = _named_path(target, insert.partition)
+    partitions = None if path is None else frozenset({path})
     if not insert.overwrite:
-        return target.write(_insert_operation(target), frame)
+        return target.write(_insert_operation(target), frame, partitions=partitions)
     static = {name: text for name, text in insert.partition if text is not None}
     fields = target.config.partition_fields
     if fields and len(static) == len(fields) and frame.isEmpty():
@@ -41,7 +46,7 @@ def run_insert(target: TargetTable, insert: Insert, ctes: str) -> Commit:
     operation = (
         Operation.INSERT_OVERWRITE_TABLE if is_full_overwrite else Operation.INSERT_OVERWRITE
     )
-    return target.write(operation, frame)
+    return target.write(operation, frame, partitions=partitions)
 
 
 def _is_overwrite_dynamic(target: TargetTable) -> bool:
@@ -185,6 +190,30 @@ def _paths(target: TargetTable, partitions: Sequence[Partition]) -> tuple[tuple[
     if len(set(exact)) > 1:
         raise InvalidError("name whole partitions, or parts of them, in one statement")
     return tuple(_path(target, partition) for partition in partitions), exact[0]
+
+
+def _named_path(target: TargetTable, partition: Partition) -> str | None:
+    """Return the path of a partition if plain literals name it, without asking Spark."""
+    static = {name.lower(): text for name, text in partition if text is not None}
+    columns = [column_named(target.columns, name) for name in target.config.partition_fields]
+    values = {
+        column.name: plain_literal(static.get(column.name.lower(), ""), column.dataType)
+        for column in columns
+    }
+    if not values or None in values.values():
+        return None
+    schema = to_arrow_schema(T.StructType(columns), timezone="UTC")
+    rows = pa.Table.from_pylist([values], schema=schema)
+    return str(partition_paths(rows, table_partition_rule(target.config))[0])
+
+
+def plain_literal(text: str, column: T.DataType) -> str | int | None:
+    """Return the value that a plain literal gives a column of text or integers; else None."""
+    if isinstance(column, T.StringType):
+        quoted_text = _PLAIN_TEXT.fullmatch(text.strip())
+        return quoted_text[1] if quoted_text else None
+    is_number = isinstance(column, (T.IntegerType, T.LongType)) and _PLAIN_NUMBER.fullmatch(text)
+    return int(text) if is_number else None
 
 
 def _path(target: TargetTable, partition: Partition) -> str:

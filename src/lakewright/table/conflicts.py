@@ -14,9 +14,10 @@ A write is compared with these concurrent operations:
 A cancellable plan yields where other operations would not. It does not wait for a pending write,
 but leaves to one with a live heartbeat the file groups in which that has announced files that would
 conflict; a pending overwrite conflicts with all file groups of the partitions that it has written
-to so far, or of the whole table. A pending upsert that has announced nothing yet is expected in the
-partitions of the last writes: a clustering that wants to complete leaves these to it. And a
-cancellable plan compacts no file group that was replaced. Its conflicts are found for each file
+to so far or names in its inflight file, or of the whole table. A pending upsert that has announced
+no file in a partition yet is expected in the partitions that its inflight file names, or, if it
+names none, in those of the last writes: a clustering that wants to complete leaves these to it. And
+a cancellable plan compacts no file group that was replaced. Its conflicts are found for each file
 group (`PreemptedError`), so that it can complete without those.
 
 A compaction at C and another write at W of the same file group do not conflict, with three
@@ -55,8 +56,15 @@ from lakewright.model.commit_metadata import (
 )
 from lakewright.model.file_group import LogFile, parse_data_file
 from lakewright.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, State
+from lakewright.model.path_patterns import matches_any
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
 from lakewright.model.timeline import Timeline
+from lakewright.model.workload_profile import (
+    NO_PROFILE,
+    WorkloadProfile,
+    changes_no_group,
+    workload_profile,
+)
 from lakewright.table.markers import marked_files
 from lakewright.table.properties import read_optional
 from lakewright.table.snapshot import Snapshot, load_snapshot
@@ -80,8 +88,6 @@ class OperationKind(Enum):
 
 
 _ROW_WRITES = (Action.COMMIT, Action.DELTA_COMMIT)
-# Writes of these operations change no file group that exists; other inserts go to small files.
-_BULK_INSERTS = ("BULK_INSERT", "BULK_INSERT_PREPPED")
 _RECENT_WRITES = 5
 _OVERWRITE_TABLE = "INSERT_OVERWRITE_TABLE"
 _KIND_BY_OPERATION = {
@@ -97,11 +103,11 @@ class ConcurrentOperation:
     `base_groups` get a new base file, `log_groups` only log files, `replaced_groups` are removed;
     `written_file_ids` are the full file ids of the first two. `log_files` are the log files, by
     partition and name, that the write created or that the plan compacts. `completed_at` is set once
-    the completed file exists. A `cancellable` plan does not block writers; an
-    operation that `yields` fails for pending writes. A pending overwrite will
-    replace all file groups of `emptied_partitions`, or of the `whole_table`; a pending upsert may
-    change any file group of `expected_partitions`. One that
-    `only_inserts` changes none that exists.
+    the completed file exists. A `cancellable` plan does not block writers; an operation that
+    `yields` fails for pending writes. A pending overwrite will replace all file groups of
+    `emptied_partitions`, of partitions that match `emptied_patterns`, or of the `whole_table`; a
+    pending upsert may change any file group of `expected_partitions`. One that `only_inserts`
+    changes none that exists.
     """
 
     instant: InstantTime
@@ -116,6 +122,7 @@ class ConcurrentOperation:
     cancellable: bool = False
     yields: bool = False
     emptied_partitions: frozenset[str] = frozenset()
+    emptied_patterns: tuple[str, ...] = ()
     expected_partitions: frozenset[str] = frozenset()
     whole_table: bool = False
     only_inserts: bool = False
@@ -234,11 +241,15 @@ def operation_of_plan(
 
 
 def with_marker_files(
-    pending: ConcurrentOperation, files: Iterable[str], operation: str | None = None
+    pending: ConcurrentOperation,
+    files: Iterable[str],
+    operation: str | None = None,
+    profile: WorkloadProfile = NO_PROFILE,
 ) -> ConcurrentOperation:
     """Return what a pending write has touched, including the data files that its markers name.
 
-    `operation` is the operation type that an overwrite has recorded.
+    `operation` is the operation type that an overwrite has recorded, `profile` what the inflight
+    file of the write says of its partitions.
     """
     bases, logs, partitions = set(pending.base_groups), set(pending.log_groups), set()
     for path in files:
@@ -253,7 +264,9 @@ def with_marker_files(
         pending,
         base_groups=frozenset(bases),
         log_groups=frozenset(logs - bases),
-        emptied_partitions=frozenset(partitions) if overwrites else frozenset(),
+        emptied_partitions=profile.partitions.union(partitions) if overwrites else frozenset(),
+        emptied_patterns=profile.patterns if overwrites else (),
+        expected_partitions=pending.expected_partitions | (profile.open_partitions - partitions),
         whole_table=overwrites and operation == _OVERWRITE_TABLE,
     )
 
@@ -325,12 +338,16 @@ def _expected_groups(operation: ConcurrentOperation, other: ConcurrentOperation)
     return frozenset(g for g in operation.replaced_groups if g[0] in other.expected_partitions)
 
 
+def _is_emptied(partition: str, other: ConcurrentOperation) -> bool:
+    return partition in other.emptied_partitions or matches_any(partition, other.emptied_patterns)
+
+
 def _conflicting_groups(
     operation: ConcurrentOperation, other: ConcurrentOperation, *, non_blocking: bool
 ) -> Groups:
     if operation.yields and other.whole_table:
         return operation.groups
-    emptied = frozenset(g for g in operation.groups if g[0] in other.emptied_partitions)
+    emptied = frozenset(g for g in operation.groups if _is_emptied(g[0], other))
     if operation.yields and emptied:
         return emptied
     common = operation.groups & other.groups
@@ -617,13 +634,15 @@ class ConflictChecker:
             files = marked_files(self.current.storage, instant.requested_at)
             data = self._read(replace(instant, state=State.REQUESTED))
             operation = parse_requested_replace(data).operation if data else None
-        pending = self._pending_operation(instant)
+        metadata = self._inflight_metadata(instant)
+        pending = _pending_operation(instant, metadata)
+        profile = workload_profile(metadata) if writes.expected else NO_PROFILE
         announced = files or pending.groups or pending.only_inserts
         if not announced and writes.fails_on_unknown:
             pending = replace(pending, whole_table=True)
-        elif not announced and writes.expected and instant.action in _ROW_WRITES:
+        elif not announced and writes.expected and not profile.is_known:
             pending = replace(pending, expected_partitions=self._recent_partitions())
-        marked = with_marker_files(pending, files, operation)
+        marked = with_marker_files(pending, files, operation, profile)
         return replace(marked, whole_table=marked.whole_table or pending.whole_table)
 
     def _recent_partitions(self) -> frozenset[str]:
@@ -636,17 +655,25 @@ class ConflictChecker:
         return frozenset(partition for commit in written for partition in commit.stats)
 
     def _pending_operation(self, instant: Instant) -> ConcurrentOperation:
+        return _pending_operation(instant, self._inflight_metadata(instant))
+
+    def _inflight_metadata(self, instant: Instant) -> CommitMetadata | None:
         data = self._read(instant) if instant.state is State.INFLIGHT else None
         if not data:
-            return ConcurrentOperation(instant.requested_at, instant.completed_action)
+            return None
         with errors_in_file(instant.file_name):
-            metadata = parse_commit(data)
-        only_inserts = (metadata.operation or "").upper() in _BULK_INSERTS
-        return replace(operation_of_commit(instant, metadata), only_inserts=only_inserts)
+            return parse_commit(data)
 
     def _read(self, instant: Instant) -> bytes | None:
         path = self.current.timeline_path(instant)
         return read_optional(self.current.storage, path)
+
+
+def _pending_operation(instant: Instant, metadata: CommitMetadata | None) -> ConcurrentOperation:
+    if metadata is None:
+        return ConcurrentOperation(instant.requested_at, instant.completed_action)
+    only_inserts = changes_no_group(metadata)
+    return replace(operation_of_commit(instant, metadata), only_inserts=only_inserts)
 
 
 def max_timeline_time(timeline: Iterable[Instant]) -> str:

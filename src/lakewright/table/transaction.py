@@ -676,11 +676,14 @@ _TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class TransactionSpec:
-    """How a write begins: its action, the content of its pending files, properties to set."""
+    """How a write begins: its action, the content of its pending files, properties to set.
+
+    The content of the inflight file is made when the lock is released.
+    """
 
     action: Action
     requested: bytes = b""
-    inflight: bytes = b""
+    inflight: Callable[[], bytes] = bytes
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -707,7 +710,7 @@ class TransactionManager(WriterContext):
         """
         transaction, spec = self.run_locked(lambda lock: self._begin_locked(plan, lock))
         try:
-            self.storage.create(transaction.pending_path(State.INFLIGHT), spec.inflight)
+            self.storage.create(transaction.pending_path(State.INFLIGHT), spec.inflight())
         except ConflictError:
             # Another process has this instant: its files and its heartbeat must stay. If it was
             # this process, and only the answer of storage was lost, another writer rolls the write

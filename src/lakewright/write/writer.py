@@ -27,7 +27,8 @@ from lakewright.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteSt
 from lakewright.model.event_time import check_event_time
 from lakewright.model.file_group import GroupKey
 from lakewright.model.instant import Action, Instant, InstantTime
-from lakewright.model.path_patterns import matches_any
+from lakewright.model.partition_paths import PartitionRule
+from lakewright.model.path_patterns import is_pattern, matches_any
 from lakewright.model.plans import RequestedReplace, Skip
 from lakewright.model.table_config import (
     EVENT_TIME,
@@ -35,6 +36,7 @@ from lakewright.model.table_config import (
     TableConfig,
     TableType,
 )
+from lakewright.model.workload_profile import planned_metadata
 from lakewright.table.freshness import load_watermark
 from lakewright.table.markers import delete_markers_for
 from lakewright.table.options import ClusteringUpdateStrategy, Concurrency
@@ -66,7 +68,7 @@ from lakewright.write.options import (
     write_settings,
 )
 from lakewright.write.spill import delete_spill
-from lakewright.write.task import Operation, WriteStatus, WriteTask
+from lakewright.write.task import Operation, WriteStatus, WriteTask, table_partition_rule
 from lakewright.write.validation import ConcurrentInsertValidator
 from lakewright.write.write_config import IndexType, WriteSettings
 
@@ -85,6 +87,8 @@ __all__ = [
     "raise_worker_errors",
 ]
 
+# These change no file group that exists, or all of them.
+_WITHOUT_PROFILE = (Operation.BULK_INSERT, Operation.INSERT_OVERWRITE_TABLE)
 _COMMIT_RETRIES = 2
 _COMMIT_RETRY_S = 0.5
 
@@ -124,6 +128,10 @@ class RowSource(Protocol):
         """The columns of the rows."""
         ...
 
+    def known_partitions(self, rule: PartitionRule) -> frozenset[str] | None:
+        """Return the partitions of the rows; None if only another pass over them would tell."""
+        ...
+
 
 class WriteEngine(Protocol):
     """The part of `engine.base.Engine` that a write needs."""
@@ -139,16 +147,21 @@ class EmptyRows:
 
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
+    def known_partitions(self, rule: PartitionRule) -> frozenset[str]:
+        """See `RowSource`."""
+        return frozenset()
+
 
 @dataclass(frozen=True)
 class WriteRequest:
     """What a write does with its rows; `extra` is recorded in the commit.
 
     `patterns` name the partitions to delete; if `exact`, they are paths, whatever characters they
-    contain. `combine` keeps one row of each key, also for operations that do not merge. `marked`
-    rows have the column `MOVED_COLUMN`, which is true for the rows to delete. `partition_by`, if
-    given, must be the table's partition columns. `validator` checks the table under its lock when
-    the write begins, and again at its commit. `pre_write` may start something beside it.
+    contain. `partitions` are those that the rows are in, if the caller knows them. `combine` keeps
+    one row of each key, also for operations that do not merge. `marked` rows have the column
+    `MOVED_COLUMN`, which is true for the rows to delete. `partition_by`, if given, must be the
+    table's partition columns. `validator` checks the table under its lock when the write begins,
+    and again at its commit. `pre_write` may start something beside it.
     """
 
     operation: Operation
@@ -157,6 +170,7 @@ class WriteRequest:
     extra: Mapping[str, str] = field(default_factory=dict)
     patterns: tuple[str, ...] = ()
     exact: bool = False
+    partitions: frozenset[str] | None = None
     combine: bool = False
     marked: bool = False
     partition_by: tuple[str, ...] = ()
@@ -186,7 +200,7 @@ def execute_write(
         began_ms = writer.clock.monotonic_ms()
         try:
             transaction, plan = writer.begin(
-                partial(_plan_write, writer=writer, request=request, incoming=rows.schema)
+                partial(_plan_write, writer=writer, request=request, rows=rows)
             )
             with transaction:
                 return _write_and_commit(transaction, plan, request, rows, engine, began_ms)
@@ -199,7 +213,7 @@ def execute_write(
 
 
 def _plan_write(
-    snapshot: Snapshot, *, writer: TransactionManager, request: WriteRequest, incoming: pa.Schema
+    snapshot: Snapshot, *, writer: TransactionManager, request: WriteRequest, rows: RowSource
 ) -> WritePlan:
     if request.validator is not None:
         request.validator.validate(snapshot)
@@ -208,7 +222,7 @@ def _plan_write(
     settings = write_settings(config, request.options)
     if request.combine and config.record_key_fields:
         settings = replace(settings, combine_before_insert=True)
-    schema = _schema(snapshot, request, settings, incoming)
+    schema = _schema(snapshot, request, settings, rows.schema)
     if settings.track_event_time and settings.event_time_field is None:
         warnings.warn(
             f"commits record no event times: {TRACK_EVENT_TIME} is set, and {EVENT_TIME} is not",
@@ -226,8 +240,15 @@ def _plan_write(
     if operation.replaces:
         return WritePlan(
             action=Action.REPLACE_COMMIT,
-            requested=format_requested_replace(RequestedReplace(operation=operation.value)),
-            inflight=format_commit(CommitMetadata(operation=operation.value)),
+            # A static overwrite replaces all file groups, wherever its rows go.
+            requested=format_requested_replace(
+                RequestedReplace(
+                    operation=Operation.INSERT_OVERWRITE_TABLE
+                    if _is_static(operation, settings)
+                    else operation
+                )
+            ),
+            inflight=partial(_inflight, config, request, settings, rows),
             properties=properties,
             settings=settings,
             schema=schema,
@@ -235,12 +256,50 @@ def _plan_write(
     merge_on_read = config.table_type is TableType.MERGE_ON_READ
     return WritePlan(
         action=Action.DELTA_COMMIT if merge_on_read else Action.COMMIT,
-        # Before the shuffle, which finds the file groups: a bulk insert changes none of them.
-        inflight=format_commit(CommitMetadata(operation=operation.value)),
+        inflight=partial(_inflight, config, request, settings, rows),
         properties=properties,
         settings=settings,
         schema=schema,
     )
+
+
+def _inflight(
+    config: TableConfig,
+    request: WriteRequest,
+    settings: WriteSettings,
+    rows: RowSource,
+) -> bytes:
+    """Return the content of the inflight file: what other processes may know before the shuffle."""
+    partitions = _known_partitions(config, request, settings, rows)
+    patterns = request.patterns if partitions is None else ()
+    return format_commit(planned_metadata(request.operation.value, partitions, patterns))
+
+
+def _known_partitions(
+    config: TableConfig,
+    request: WriteRequest,
+    settings: WriteSettings,
+    rows: RowSource,
+) -> frozenset[str] | None:
+    """Return the partitions whose file groups the write may change; None if they are not known."""
+    operation = request.operation
+    if operation is Operation.DELETE_PARTITION:
+        paths = frozenset(pattern.strip("/") for pattern in request.patterns)
+        has_wildcards = not request.exact and any(map(is_pattern, paths))
+        return None if has_wildcards else paths
+    is_global = settings.index_type.is_global and operation.merges
+    if is_global or _is_static(operation, settings) or operation in _WITHOUT_PROFILE:
+        return None
+    if request.partitions is not None:
+        return request.partitions
+    try:
+        return rows.known_partitions(table_partition_rule(config))
+    except InvalidError:
+        return None  # the task that writes the rows names the value that has no path
+
+
+def _is_static(operation: Operation, settings: WriteSettings) -> bool:
+    return operation is Operation.INSERT_OVERWRITE and settings.overwrite_mode == "static"
 
 
 def _write_and_commit(
@@ -508,9 +567,8 @@ def _metadata(
         replaced |= status.replaced
         for stat in status.stats:
             stats.setdefault(stat.partition_path or "", []).append(stat)
-    static = task.settings.overwrite_mode == "static"
-    if request.operation is Operation.INSERT_OVERWRITE_TABLE or (
-        request.operation is Operation.INSERT_OVERWRITE and static
+    if request.operation is Operation.INSERT_OVERWRITE_TABLE or _is_static(
+        request.operation, task.settings
     ):
         replaced = _groups_in(task.snapshot, task.snapshot.files())
     elif request.operation is Operation.DELETE_PARTITION:
@@ -531,7 +589,7 @@ def match_partitions(
     """Return the files of the partitions that match a pattern; list all only for wildcards."""
     if exact:
         return snapshot.files(patterns)
-    wild = any(set("*?") & set(pattern) for pattern in patterns)
+    wild = any(map(is_pattern, patterns))
     files = snapshot.files(None if wild else [pattern.strip("/") for pattern in patterns])
     return {path: names for path, names in files.items() if matches_any(path, patterns)}
 

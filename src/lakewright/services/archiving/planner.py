@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lakewright.errors import InvalidError
+from lakewright.errors import ConflictError, InvalidError
 from lakewright.format.archived_timeline import MERGE_BYTES
 from lakewright.model.instant import REWRITES, Action, Instant
 from lakewright.model.plans import Skip
@@ -186,6 +186,9 @@ def plan_archive(
     `files` are all files of the active timeline. `uncleaned` are the requested times of replace
     commits whose replaced files still exist: without the commit on the active timeline, these files
     would be part of the table again.
+
+    Raises:
+        ConflictError: another process has archived a write since the candidates were chosen.
     """
     writes, reason = _before_uncleaned(candidates, uncleaned)
     if not writes:
@@ -195,6 +198,12 @@ def plan_archive(
     by_key: dict[tuple[str, str], list[Instant]] = {}
     for file in timeline_files:
         by_key.setdefault((file.requested_at, file.completed_action), []).append(file)
+    missing = [i.file_name for i in instants if (i.requested_at, i.action) not in by_key]
+    if missing:
+        raise ConflictError(
+            "another process has archived these writes, so the lock was lost: archive again",
+            files=missing[:3],
+        )
     return ArchivePlan(
         tuple(
             ArchivedAction(

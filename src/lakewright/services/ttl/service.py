@@ -147,7 +147,10 @@ class PartitionTtl(TableService[TtlPlan, Commit | Skip]):
         skipped = {partition: beyond_limit(limit) for partition, _ in counts[limit:]}
         decisions = [d for d in plan.records if d.partition in chosen]
         request = WriteRequest(
-            Operation.DELETE, extra=_extra(decisions), ordered_deletes=record_ttl.is_ordered
+            Operation.DELETE,
+            extra=_extra(decisions),
+            ordered_deletes=record_ttl.is_ordered,
+            partitions=frozenset(chosen),
         )
         rows = record_ttl.rows(context, decisions)
         return replace(_execute(context, plan, tuple(chosen), request, rows), skipped=skipped)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lakewright.errors import InvalidError
+from lakewright.errors import ConflictError, InvalidError
 from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import Skip
 from lakewright.model.timeline import Timeline
@@ -325,6 +325,14 @@ def test_all_files_of_an_action_go_together() -> None:
     first = result.actions[0]
     assert first.completed == files[2]
     assert set(first.pending) == set(files[:2])
+
+
+def test_writes_that_another_process_has_archived_are_a_conflict() -> None:
+    timeline = draw(FOUR)
+    chosen = candidates(timeline, ONE_TO_TWO, ArchivalConstraints())
+    with pytest.raises(ConflictError, match="another process has archived") as error:
+        plan_archive(timeline.instants[1:], chosen, uncleaned=())
+    assert error.value.facts["files"] == [timeline.instants[0].file_name]
 
 
 def test_batches_have_so_many_writes() -> None:
