@@ -42,7 +42,7 @@ from support.tables import Row, row
 
 PAUSE_MS = 10 * HEARTBEAT_EXPIRES_MS
 # How many calls of the services a check looks at.
-POINTS = sized(4, soak=10_000)
+POINTS = sized(2, soak=10_000)
 DAY, OTHER_DAY = "2026-01-01", "2026-01-02"
 WRITES = (10, 11)
 
