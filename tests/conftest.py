@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from functools import cache
+from pathlib import Path
 
 import pytest
 import typer.testing
@@ -11,10 +12,12 @@ from hypothesis import HealthCheck, settings
 
 from lakewright.storage import memory
 from support.golden import GoldenTables
-from support.soak import sized
+from support.soak import CHECK, left_to_a_check, sized
 
 # The same examples in each check; a soak run looks for new ones.
-settings.register_profile("check", deadline=None, max_examples=15, derandomize=True, database=None)
+settings.register_profile(
+    "check", deadline=None, max_examples=15 if CHECK else 6, derandomize=True, database=None
+)
 settings.register_profile(
     "soak", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -22,6 +25,18 @@ settings.load_profile(sized("check", soak="soak"))
 
 # The command line is made of its signatures once, and not again for each call.
 typer.testing._get_command = cache(typer.testing._get_command)  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to a check what it proves in more detail; a file or test that is named runs."""
+    named = any(Path(argument.split("::")[0]).is_file() for argument in config.args)
+    left = [] if CHECK or named else left_to_a_check(items)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        ids = set(map(id, left))
+        items[:] = [item for item in items if id(item) not in ids]
+
 
 _KEPT_AREAS: set[str] = set()
 

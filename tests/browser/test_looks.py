@@ -19,6 +19,8 @@ from lakewright.ui.table_view import TableView
 from support.soak import sized
 from support.tables import WrittenTable, row
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def offences(page: Page) -> list[str]:
     violations = Axe().run(page).response["violations"]

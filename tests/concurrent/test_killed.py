@@ -27,6 +27,8 @@ from lakewright.table.snapshot import load_snapshot
 from support.soak import sized
 from support.tables import NO_SERVICES, Row, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(2)
+
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 FIRST = [row(f"k{n}", 1, "first", DAYS[n % 2]) for n in range(6)]
 SECOND = [row(f"k{n}", 2, "second", DAYS[n % 2]) for n in range(4)]

@@ -30,6 +30,8 @@ from support.plan_schedules import DAY, SERVICE_OPTIONS, write_and_schedule
 from support.soak import SOAK
 from support.tables import NO_SERVICES, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(3)
+
 OPTIONS = {
     **NO_SERVICES,
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",

@@ -54,6 +54,7 @@ def test_on_a_disk(crew: Crew, tmp_path: Path) -> None:
         play(crew, storage, kind, {}, deaths=sized(6, soak=500))
 
 
+@pytest.mark.thorough
 def test_on_s3(crew: Crew, moto: S3Server) -> None:
     for name in some(list(KINDS), 1):
         options = moto.options()

@@ -29,6 +29,8 @@ from lakewright.testing.s3 import S3Server
 from support.soak import SOAK, sized
 from support.tables import NO_SERVICES, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(2)
+
 PROCESSES = 4
 COMMITS = sized(6, soak=25)
 FEWER = sized(4, soak=COMMITS)

@@ -16,6 +16,8 @@ from lakewright.testing.local_reads import read_plan
 from support.golden import GoldenTables, as_json, queries
 from support.soak import sized
 
+pytestmark = pytest.mark.sampled(2)
+
 TABLES = ("mor_avro", "mor_parquet", "cow_archived", "mor_logcompacted", "cow_overwrite")
 ROUNDS = sized(40, soak=5_000)  # for each table, half of them without checksum files
 

@@ -52,7 +52,10 @@ from support.soak import SOAK, sized
 from support.tables import WrittenTable, row
 
 # Where something need not succeed for a write to, a warning says that it did not.
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning"),
+    pytest.mark.sampled(5),
+]
 
 # Of each pair of a change and an operation.
 ROUNDS = sized(1, soak=25)

@@ -84,6 +84,7 @@ def planned(table: ServedTable, served: Served) -> str:
     return table.plan_by_us(served.service, {**served.options, **CANCELLABLE})
 
 
+@pytest.mark.thorough
 @each_served(1)
 def test_real_hudi_executes_a_cancellable_plan(make: Make, served: Served) -> None:
     table = make(served.kind)

@@ -266,6 +266,7 @@ def test_a_full_compaction_is_right_for_all_and_can_be_rolled_back(make: Make, k
     check(table, ranges=1)
 
 
+@pytest.mark.thorough
 @with_buckets
 def test_a_split_is_right_for_all_and_real_hudi_goes_on(make: Make, kind: Kind) -> None:
     begun = make(kind)
@@ -310,6 +311,7 @@ def let_real_hudi_go_on(begun: Begun) -> None:
     check(table, ranges=0)
 
 
+@pytest.mark.thorough
 def test_real_hudi_executes_our_plan_over_history_and_we_go_on_in_a_row(
     real_hudi: RealHudi, tmp_path: Path
 ) -> None:

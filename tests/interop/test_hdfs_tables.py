@@ -15,7 +15,7 @@ import lakewright as lw
 from lakewright.testing.hdfs import HdfsServer
 from support.tables import NO_SERVICES, row
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.thorough]
 
 DDL = "id STRING, day STRING, ts BIGINT, note STRING"
 # What a URI would escape, and Hadoop does not.

@@ -19,6 +19,8 @@ from lakewright.model.plans import Skip
 from lakewright.services.runner import ServiceRunner
 from support.soak import some
 
+pytestmark = pytest.mark.sampled(2)
+
 DUE = {"hoodie.clustering.inline.max.commits": "1"}
 EXPIRE = {
     "hoodie.clustering.enable.expirations": "true",

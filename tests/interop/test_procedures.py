@@ -76,6 +76,7 @@ def test_columns_and_values_are_those_of_real_hudi(
         assert plain([row.asDict() for row in mine.collect()]) == plain(theirs), name
 
 
+@pytest.mark.thorough
 def test_a_job_returns_the_same_rows_on_real_hudi(
     real_hudi: RealHudi, spark: SparkSession, tmp_path: Path
 ) -> None:

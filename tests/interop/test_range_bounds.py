@@ -18,6 +18,8 @@ from lakewright.testing.clock import ManualClock
 from lakewright.testing.local_reads import read_cdc_plan, read_plan
 from support.tables import NO_SERVICES, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(2)
+
 BEGIN = "hoodie.datasource.read.begin.instanttime"
 END = "hoodie.datasource.read.end.instanttime"
 INCREMENTAL = {"hoodie.datasource.query.type": "incremental"}

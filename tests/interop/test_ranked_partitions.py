@@ -17,6 +17,8 @@ from lakewright.model.instant import Instant
 from lakewright.storage.local import LocalStorage
 from support.tables import NO_SERVICES, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(5)
+
 LOGS = Kind(files="mor-avro")
 DAYS = "hoodie.clustering.plan.strategy.daybased."
 CLUSTERING = {

@@ -16,6 +16,8 @@ from lakewright.testing.local_reads import read_plan
 from support.golden import as_json
 from support.soak import SOAK, some
 
+pytestmark = pytest.mark.sampled(2)
+
 OPTIONS = {
     "hoodie.datasource.write.recordkey.field": "id",
     "hoodie.datasource.write.precombine.field": "ts",

@@ -33,6 +33,8 @@ from support.faults import MortalStorage
 from support.soak import some
 from support.tables import NO_SERVICES, WrittenTable, orphan_data_files
 
+pytestmark = pytest.mark.sampled(2)
+
 SCHEMA = "id STRING, ts BIGINT, p STRING"
 OUR_SCHEMA = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("p", pa.string())])
 # We do not maintain its metadata table.

@@ -16,6 +16,8 @@ from lakewright.write.writer import Commit
 from support.soak import some
 from support.tables import NO_SERVICES, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(2)
+
 DAY_MS = 86_400_000
 DDL = "id string, day string, ts long, note string"
 THEIR_OPTIONS = {

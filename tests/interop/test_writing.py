@@ -224,6 +224,7 @@ def begin_by_real_hudi(table: SharedTable) -> None:
     assert table.is_indexed
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", matrix() if SOAK else FEW, ids=str)
 def test_real_hudi_reads_what_we_write_and_goes_on(
     kind: Kind, real_hudi: RealHudi, tmp_path: Path

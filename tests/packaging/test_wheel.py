@@ -40,6 +40,7 @@ def test_it_works_without_extras(installed: Installed, tmp_path: Path) -> None:
     assert "lakewright" in packages.smoke(installed.python, tmp_path)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("extra", packages.LIGHT_EXTRAS)
 def test_an_extra_brings_what_it_is_for(installed: Installed, extra: str, tmp_path: Path) -> None:
     before = packages.packages_in(installed.python)
@@ -50,6 +51,7 @@ def test_an_extra_brings_what_it_is_for(installed: Installed, extra: str, tmp_pa
         packages.remove(installed.python, packages.packages_in(installed.python) - before)
 
 
+@pytest.mark.thorough
 def test_a_consumer_of_the_wheel_has_its_types(installed: Installed, tmp_path: Path) -> None:
     consumer = Path(__file__).with_name("consumer.py").read_text("utf-8")
     (tmp_path / "consumer.py").write_text(consumer, "utf-8")

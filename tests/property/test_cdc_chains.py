@@ -32,6 +32,8 @@ from support.queries import (
 from support.soak import sized
 from support.tables import NO_SERVICES, OPTIMISTIC, Row, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(2)
+
 LOGGED = {"hoodie.table.cdc.enabled": "true"}
 LOGGING = "hoodie.table.cdc.supplemental.logging.mode"
 

@@ -29,6 +29,8 @@ from support.faults import MortalStorage
 from support.tables import TIMELINE, begin_action
 from support.transactions import TransactionFixture, orphan_files, write_data_file, write_files
 
+pytestmark = pytest.mark.sampled(2)
+
 Result = TypeVar("Result")
 
 GROUPS = [f"0000000{n}-0000-0000-0000-000000000000-0" for n in range(3)]

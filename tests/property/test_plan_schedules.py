@@ -46,6 +46,8 @@ from support.plan_schedules import (
 )
 from support.soak import sized
 
+pytestmark = pytest.mark.sampled(3)
+
 UPSERT_TS = 9
 SCHEDULES = int(os.environ.get("LAKEWRIGHT_PLAYS", sized(3, 3_400)))
 """How many schedules run of each scenario and each of the three services."""

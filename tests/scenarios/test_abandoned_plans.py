@@ -26,6 +26,8 @@ from support.cancellable_plans import (
 from support.concurrency import InterruptedEngine
 from support.tables import NO_SERVICES, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(2)
+
 POLICY = "hoodie.clean.failed.writes.policy"
 DELAY = "hoodie.table.service.rollback.delay.minutes"
 LAZY = {POLICY: "LAZY"}

@@ -22,6 +22,8 @@ from support.cancellable_plans import MULTI_WRITER, PlanFixture, each_service
 from support.concurrency import InterruptedEngine, once
 from support.tables import row
 
+pytestmark = pytest.mark.sampled(3)
+
 TIMELINE = ".hoodie/timeline"
 CANCEL = ".hoodie/.cancel"
 

@@ -40,6 +40,8 @@ from support.plan_schedules import HEARTBEAT_EXPIRES_MS, read_rows, table_at
 from support.soak import SOAK, sized
 from support.tables import Row, row
 
+pytestmark = pytest.mark.sampled(3)
+
 PAUSE_MS = 10 * HEARTBEAT_EXPIRES_MS
 # How many calls of the services a check looks at.
 POINTS = sized(2, soak=10_000)

@@ -32,6 +32,8 @@ from support.faults import each_crash
 from support.soak import SOAK, sized
 from support.tables import row
 
+pytestmark = pytest.mark.sampled(3)
+
 ORDINARY: Mapping[str, str] = dict.fromkeys(CANCELLABLE_PLAN, "false")
 NEW = row("new", day="2026-03-01")
 

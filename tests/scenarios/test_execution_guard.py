@@ -22,6 +22,8 @@ from support.cancellable_plans import CANCELLABLE_PLAN, MULTI_WRITER, PlanFixtur
 from support.concurrency import InterruptedEngine
 from support.faults import MortalStorage, each_crash
 
+pytestmark = pytest.mark.sampled(3)
+
 IMMUTABLE: dict[str, str] = {}
 DELAY = {"hoodie.table.service.rollback.delay.minutes": "10"}
 TEN_MINUTES_MS = 600_000

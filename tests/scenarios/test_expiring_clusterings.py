@@ -24,6 +24,8 @@ from support.cancellable_plans import DAYS, MULTI_WRITER, PlanFixture
 from support.concurrency import InterruptedEngine, once
 from support.tables import row
 
+pytestmark = pytest.mark.sampled(2)
+
 EXPIRE = {"hoodie.clustering.enable.expirations": "true"}
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

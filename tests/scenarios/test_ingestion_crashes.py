@@ -19,6 +19,8 @@ from support.faults import each_crash
 from support.ingestion import CountingSource, first_keys, ingester, stored_keys
 from support.soak import sized
 
+pytestmark = pytest.mark.sampled(3)
+
 STEP = sized(5, soak=1)
 Result = TypeVar("Result")
 

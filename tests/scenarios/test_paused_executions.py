@@ -44,6 +44,8 @@ from support.plan_schedules import (
 from support.soak import SOAK, sized
 from support.tables import row
 
+pytestmark = pytest.mark.sampled(3)
+
 Work = Callable[[Storage, Clock], Any]
 
 PAUSE_MS = 10 * HEARTBEAT_EXPIRES_MS

@@ -30,6 +30,8 @@ from support.cancellable_plans import (
 from support.concurrency import InterruptedEngine
 from support.tables import WrittenTable, row
 
+pytestmark = pytest.mark.sampled(2)
+
 Result = TypeVar("Result")
 IMMUTABLE: Mapping[str, str] = {}
 each_plan = pytest.mark.parametrize(

@@ -28,6 +28,8 @@ from lakewright.testing.power_cut import RecordedDisk, write_files
 from support.soak import sized
 from support.tables import NO_SERVICES, Row, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(3)
+
 DAYS = ("2026-01-01", "2026-01-02")
 NEW_DAY = "2026-01-04"
 CHANGED = [row("k0", 5, "changed", DAYS[0]), row("k8", 5, "new", NEW_DAY)]

@@ -32,6 +32,8 @@ from support.concurrency import InterruptedEngine, once
 from support.faults import MortalStorage
 from support.tables import NO_SERVICES, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(3)
+
 IMMUTABLE: Mapping[str, str] = {}
 EARLY = {"hoodie.write.concurrency.early.conflict.detection.enable": "true"}
 TTL = {HUDI_TYPE: "KEEP_BY_TIME", HUDI_DAYS: "1"}

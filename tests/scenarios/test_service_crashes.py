@@ -17,6 +17,8 @@ from support import event_times
 from support.faults import crash_points
 from support.tables import NO_SERVICES, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(2)
+
 DAYS = ("2026-01-01", "2026-01-02")
 QUIET = NO_SERVICES
 

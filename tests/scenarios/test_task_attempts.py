@@ -39,6 +39,8 @@ from lakewright.write.writer import RowSource
 from support.soak import SOAK, sized
 from support.tables import NO_SERVICES, SCHEMA, Row, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(2)
+
 Result = TypeVar("Result")
 
 DAYS = ("2026-01-01", "2026-01-02")

@@ -20,6 +20,8 @@ from support.faults import crash_points
 from support.soak import sized
 from support.tables import Row, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(3)
+
 DAYS = ("2026-01-01", "2026-01-02")
 FIRST = [row(f"k{n}", 1, "first", DAYS[n % 2]) for n in range(6)]
 CHANGED = [row("k0", 2, "second", DAYS[0]), row("k9", 2, "new", DAYS[1])]

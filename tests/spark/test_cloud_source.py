@@ -29,6 +29,8 @@ from lakewright.testing.s3 import S3Server, moto_server
 from support.ingestion import CLOUD_DATA, EventsTable, FakeQueue, checkpoint_text
 from support.soak import some
 
+pytestmark = pytest.mark.sampled(2)
+
 BAD = "lakewright.source.bad.objects"
 QUARANTINE = "lakewright.source.quarantine.path"
 BUCKETS = "lakewright.source.buckets"

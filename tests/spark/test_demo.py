@@ -20,6 +20,8 @@ from lakewright.demo.events import Recipe, make_batches
 from lakewright.demo.scenario import Consumer, play
 from lakewright.demo.story import Story, summary
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.slow
 def test_the_demo_does_what_it_says(spark: SparkSession, tmp_path: Path) -> None:

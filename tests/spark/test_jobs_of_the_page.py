@@ -15,6 +15,8 @@ from lakewright.ui.jobs import Jobs
 from lakewright.ui.table_view import TableView
 from support.tables import WrittenTable, row
 
+pytestmark = pytest.mark.thorough
+
 SECRETS = {"spark.hadoop.fs.s3a.secret.key": "SUPERSECRET", "fs.s3a.access.key": "AKIAHIDDEN"}
 
 

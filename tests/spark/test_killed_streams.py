@@ -23,6 +23,8 @@ from support.processes import killed_process, read_line, wait_while_running
 from support.soak import sized, some
 from support.tables import NO_SERVICES, WrittenTable, row
 
+pytestmark = pytest.mark.thorough
+
 PROGRAM = Path(__file__).with_name("stream_process.py")
 KINDS = ("COPY_ON_WRITE", "MERGE_ON_READ")
 STREAMED = some(list(product(KINDS, ("insert", "upsert"))), 0, 3)

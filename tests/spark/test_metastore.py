@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from metastore import metastore
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -15,6 +16,8 @@ from lakewright.catalog.base import TableName
 from lakewright.catalog.hive import hive_catalog
 from lakewright.model.plans import Skip
 from support.spark import next_session
+
+pytestmark = pytest.mark.thorough
 
 QUERIES = (
     "SELECT id, day, ts FROM lake.trips ORDER BY id",

@@ -19,6 +19,8 @@ from lakewright.cli.main import app
 from support.soak import some
 from support.spark import next_session
 
+pytestmark = pytest.mark.thorough
+
 EAGER = {"hoodie.compact.inline.max.delta.commits": "1"}
 DDL = "id STRING, ts BIGINT"
 SOURCES = Path(lakewright.__file__).parents[1]

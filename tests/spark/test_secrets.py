@@ -25,6 +25,8 @@ import lakewright as lw
 from lakewright.testing.s3 import moto_server
 from support.spark import next_session
 
+pytestmark = pytest.mark.thorough
+
 ADDRESS = "s3a://lake/trips"
 ROWS = [("a", 1), ("b", 1)]
 DDL = "id STRING, ts BIGINT"

@@ -89,6 +89,7 @@ def test_a_stream_goes_on_from_its_checkpoint(
     assert list(second) == ["offsetCommitTime"]
 
 
+@pytest.mark.thorough
 def test_available_now_keeps_to_the_limit(spark: SparkSession, tmp_path: Path) -> None:
     made(tmp_path / "t", "COPY_ON_WRITE", 5)
     stream = Stream(spark, tmp_path / "t", tmp_path / "c", {LIMIT: "2"})
@@ -97,6 +98,7 @@ def test_available_now_keeps_to_the_limit(spark: SparkSession, tmp_path: Path) -
     assert at_once.run(once=True) == [["a", "k1", "k2", "k3", "k4", "k5"]]
 
 
+@pytest.mark.thorough
 def test_a_stream_from_the_latest_on(spark: SparkSession, tmp_path: Path) -> None:
     table = made(tmp_path / "t", "MERGE_ON_READ", 2)
     stream = Stream(spark, tmp_path / "t", tmp_path / "c", {START: "latest"})
@@ -136,6 +138,7 @@ def test_a_running_stream_takes_what_comes(spark: SparkSession, tmp_path: Path) 
         query.awaitTermination()
 
 
+@pytest.mark.thorough
 def test_a_cleaned_range_ends_the_query_and_names_the_option(
     spark: SparkSession, tmp_path: Path
 ) -> None:

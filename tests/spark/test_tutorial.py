@@ -8,6 +8,8 @@ import pytest
 from page_blocks import blocks_of, run_page
 from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.thorough
+
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 
 

@@ -19,6 +19,8 @@ from lakewright.storage.local import LocalStorage
 from support.soak import some
 from support.tables import NO_SERVICES, WrittenTable
 
+pytestmark = pytest.mark.sampled(2)
+
 WHOLE = "2026-01-01 00:00:01"
 SPLIT = "2026-01-01 00:00:01.000001"
 STORED = pa.schema(

@@ -28,6 +28,8 @@ from support.cli import (
     read_tree,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 POLICY = '{"spec": "*", "level": "PARTITION", "units": "DAYS", "value": 3000}'
 # How each command is called, after the table; INSTANT is the newest write.
 CALLS: dict[str, tuple[str, ...]] = {

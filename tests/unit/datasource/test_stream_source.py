@@ -40,6 +40,8 @@ from support.ingestion import RunEnd, StreamingQuery, batch_rows
 from support.soak import SOAK, sized
 from support.tables import NO_SERVICES, SCHEMA, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(2)
+
 START = "hoodie.datasource.streaming.startOffset"
 LIMIT = "lakewright.streaming.max.instants.per.trigger"
 CDC = "hoodie.datasource.query.incremental.format"

@@ -27,6 +27,8 @@ from lakewright.write.task import Operation
 from lakewright.write.writer import Commit
 from support.tables import NO_SERVICES, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(2)
+
 KINDS = ("COPY_ON_WRITE", "MERGE_ON_READ")
 STRATEGY = "hoodie.streamer.source.hoodieincr.missing.checkpoint.strategy"
 INSTANTS = "hoodie.streamer.source.hoodieincr.num_instants"

@@ -19,6 +19,8 @@ from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.testing.local_reads import read_plan
 from support.golden import NAMES, GoldenTables
 
+pytestmark = pytest.mark.sampled(2)
+
 Versions = set[tuple[str, str]]
 
 

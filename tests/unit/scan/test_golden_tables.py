@@ -13,6 +13,8 @@ from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.testing.local_reads import read_plan
 from support.golden import NAMES, GoldenTables, Query, as_json, queries
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def plan(snapshot: Snapshot, query: Query) -> ScanPlan:
     if query.kind == "changes":

@@ -8,6 +8,8 @@ from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
 
 from support.golden import NAMES, GoldenTables, Query, as_json, queries
 
+pytestmark = pytest.mark.sampled(2)
+
 # It refuses several ordering fields.
 SUPPORTED = [name for name in NAMES if name != "mor_two_ordering"]
 

@@ -24,6 +24,8 @@ from support.faults import each_crash
 from support.soak import sized
 from support.tables import NO_SERVICES, Row, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(3)
+
 TIMELINE = ".hoodie/timeline"
 DAYS = ("2026-01-01", "2026-01-02")
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {

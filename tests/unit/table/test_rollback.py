@@ -55,6 +55,8 @@ from support.tables import (
     versions,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 F, G, H = ("d1", "f"), ("d2", "g"), ("d1", "h")
 
 

@@ -25,6 +25,8 @@ from support.queries import (
 )
 from support.soak import SOAK
 
+pytestmark = pytest.mark.sampled(2)
+
 RANGES = hudi_changes()
 
 

@@ -40,6 +40,8 @@ from support.services import (
 )
 from support.tables import SCHEMA, Row, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(2)
+
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 

@@ -26,6 +26,8 @@ from lakewright.testing.storage import Crash, CrashingStorage
 from support.faults import each_crash
 from support.tables import NO_SERVICES, WrittenTable, row
 
+pytestmark = pytest.mark.sampled(3)
+
 TIMELINE = ".hoodie/timeline"
 DAYS = ("2026-01-01", "2026-01-02")
 LATER_MS = 10 * SILENT_MS
