@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from crew import Crew, Process
 from roles import DAY, KEYS, SERVICES
 

@@ -10,6 +10,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from real_hudi import RealHudi
 
