@@ -145,7 +145,7 @@ def _process_item(
 ) -> WriteStatus:
     """Process one item on an executor.
 
-    A LakewrightError is returned with the status, so that the engine does not retry the task.
+    A LakewrightError is returned with the status; the engine may raise it, to retry the task.
     """
     if task.attempt is not None:
         token = replace(token, stage=task.attempt.number)

@@ -211,8 +211,9 @@ _WORKER_LOST = re.compile(
     r"ExecutorLost|FetchFailed|Executor heartbeat|worker exited unexpectedly|"
     r"OptionalDataException|ConcurrentModificationException"
 )
-# The message of an InvalidError that our code raised in a UDF, within Spark's message.
+# The message of an error that our code raised in a task, within Spark's message.
 _REFUSED = re.compile(r"lakewright\.errors\.InvalidError: (.+)")
+_UNAVAILABLE = re.compile(r"lakewright\.errors\.UnavailableError: (.+)")
 _CANCELLED = "SPARK_JOB_CANCELLED"
 # Tasks per core where work is distributed by size: sizes predict only roughly how long it takes.
 _TASKS_PER_CORE = 3
@@ -291,7 +292,20 @@ def _statuses(frame: DataFrame, work: Callable[..., Iterator[pa.RecordBatch]]) -
 
 
 def _write_batches(pickled: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return _encoded_status(run_task(pickle.loads(pickled), _write_token(), batches))
+    status = run_task(pickle.loads(pickled), _write_token(), batches)
+    return _encoded_status(raise_if_unavailable(status))
+
+
+def raise_if_unavailable(answer: Answer) -> Answer:
+    """Raise the UnavailableError of a task attempt, so that Spark runs the task again.
+
+    Another attempt cannot change any other error, so those are returned to the driver. The files
+    of this attempt have names of their own, and their markers stay: the driver deletes them before
+    the commit.
+    """
+    if isinstance(answer, WriteStatus) and isinstance(answer.error, UnavailableError):
+        raise answer.error
+    return answer
 
 
 def _run_deferred_work(
@@ -304,7 +318,7 @@ def _run_deferred_work(
 def _deferred_bundle(
     pickled: bytes, works: Sequence[DeferredWork], token: WriteToken
 ) -> WriteStatus:
-    return run_deferred(pickle.loads(pickled), token, works)
+    return raise_if_unavailable(run_deferred(pickle.loads(pickled), token, works))
 
 
 def map_on_workers(
@@ -507,6 +521,9 @@ def translate_spark_error(error: Exception) -> Exception:
     refused = _REFUSED.search(text)
     if refused:
         return InvalidError(refused[1].strip())
+    unavailable = _UNAVAILABLE.search(text)
+    if unavailable:
+        return UnavailableError(unavailable[1].strip())
     # Workers on some machines of a cluster may differ from the one that was checked.
     python_problem = problem_in(text)
     if python_problem is not None:

@@ -356,7 +356,8 @@ class RangedInput(io.RawIOBase):
         tail_start = self._size - len(self._tail)
         if offset >= tail_start:
             return self._tail[offset - tail_start : offset - tail_start + length]
-        return self._read_range(offset, length)
+        in_front = self._read_range(offset, min(length, tail_start - offset))
+        return in_front + self._tail[: max(0, offset + length - tail_start)]
 
 
 # Metadata key of the token by which a writer recognises its own objects. It is a plain word: Azure

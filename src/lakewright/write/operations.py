@@ -368,8 +368,7 @@ _MAX_FILE_BOUND_BYTES = 64 << 20
 def run_task(task: WriteTask, token: WriteToken, batches: Iterable[pa.RecordBatch]) -> WriteStatus:
     """Write the rows of one task.
 
-    A LakewrightError is returned in the status instead of raised, so that Spark does not retry the
-    task. The rows of a partition must be contiguous, unless they are bulk inserted.
+    A LakewrightError is returned in the status; the engine may raise it, to retry the task. The rows of a partition must be contiguous, unless they are bulk inserted.
     """
     groups = FileGroupWriter(task, token)
     try:

@@ -54,7 +54,7 @@ def test_a_small_parquet_file_is_read_by_one_request(rows: int) -> None:
 def test_the_footer_of_a_large_parquet_file_is_read_by_the_request_that_opens_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(object_store, "_TAIL_BYTES", 4096)
+    monkeypatch.setattr(object_store, "_TAIL_BYTES", 1 << 17)
     with recorded_requests() as requests:
         requests.storage.create("f.parquet", parquet_bytes(100_000))
         requests.clear()
