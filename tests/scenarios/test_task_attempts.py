@@ -40,6 +40,7 @@ from lakewright.testing.storage import Crash, CrashingStorage, _Wrapped
 from lakewright.write.operations import run_task
 from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
 from lakewright.write.writer import RowSource
+from support.faults import RemoteInMemory
 from support.soak import SOAK, sized
 from support.tables import NO_SERVICES, SCHEMA, Row, WrittenTable, row
 
@@ -119,9 +120,11 @@ class Case:
     operation: Operation
     rows: Sequence[Row]
     aborted: bool = False
+    remote: bool = False
 
     def __str__(self) -> str:
-        return f"{self.table_type} {self.operation} {'aborted' if self.aborted else 'completed'}"
+        ended = "aborted" if self.aborted else "completed"
+        return f"{self.table_type} {self.operation} {ended}{', remote' if self.remote else ''}"
 
     def start(self) -> dict[str, bytes]:
         table = WrittenTable(options=NO_SERVICES).create(self.table_type)
@@ -143,6 +146,13 @@ CASES = [
     for operation, rows in OPERATIONS.items()
     for aborted in (False, True)
 ]
+# Rows of both partitions, which a task writes at once.
+BOTH = [row(f"k{n}", 2, "second", DAYS[n % 2]) for n in range(4)]
+CASES += [
+    Case(kind, Operation.UPSERT, BOTH, aborted, remote=True)
+    for kind in ("COPY_ON_WRITE", "MERGE_ON_READ")
+    for aborted in (False, True)
+]
 # The other operations leave the same kinds of files.
 ARCHIVED = {
     ("COPY_ON_WRITE", Operation.BULK_INSERT),
@@ -160,7 +170,7 @@ def run_attempts(
     storage = MemoryStorage.fresh(start, now_ms=clock.now_ms)
     table = WrittenTable(storage, clock, NO_SERVICES)
     ordered = sorted(case.rows, key=lambda record: str(record["day"]))
-    slow = SlowAttempt(storage, first, later)
+    slow = SlowAttempt(RemoteInMemory(storage) if case.remote else storage, first, later)
     rows = TwoAttempts(pa.Table.from_pylist(ordered, SCHEMA), slow, case.aborted)
     with suppress(AbortedError):
         rows.write_to(table, case.operation)
@@ -274,7 +284,8 @@ def test_rows_are_exact_whatever_call_of_a_retried_attempt_is_not_answered(
         clock.sleep(60)
         storage = MemoryStorage.fresh(start, now_ms=clock.now_ms)
         table = WrittenTable(storage, clock, NO_SERVICES)
-        failing = UnansweredStorage(storage, unanswered, effect)
+        inner = RemoteInMemory(storage) if case.remote else storage
+        failing = UnansweredStorage(inner, unanswered, effect)
         engine = RetriedTask(failing)
         replace(table.writer(), local_engine=engine).write(case.operation, ArrowRows(ordered))
         if failing.calls <= unanswered:
