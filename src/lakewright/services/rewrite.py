@@ -31,7 +31,8 @@ def rewrite_task(context: ExecutionContext, operation: Operation) -> WriteTask:
         raise InvalidError("the table has no schema yet: nothing was written")
     return WriteTask(
         snapshot=replace(
-            snapshot, config=with_write_time_options(snapshot.config, context.options)
+            snapshot.for_workers(),
+            config=with_write_time_options(snapshot.config, context.options),
         ),
         instant=context.instant,
         operation=operation,

@@ -9,9 +9,9 @@ writes in the order newest first; files that cleans have deleted or are about to
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import chain
 
@@ -52,6 +52,7 @@ from lakewright.model.instant import (
     parse_time,
 )
 from lakewright.model.plans import CleanPlan, ClusteringPlan, CompactionPlan
+from lakewright.model.replaced_groups import ReplacedGroups
 from lakewright.model.schema import query_schema
 from lakewright.model.table_config import META_FOLDER, TableConfig
 from lakewright.model.timeline import Timeline
@@ -163,12 +164,20 @@ _LOCAL_ZONE_TOLERANCE_MS = 28 * 3_600_000
 _PLANNED_ACTIONS = (Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING)
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a snapshot of a worker knows without reading commits; None if it has to read them."""
+
+    schema: str | None
+    replaced: ReplacedGroups | None
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The table's properties and timeline as they were when the snapshot was loaded.
 
     It never changes: a commit that completes later is not visible. Each metadata file is read at
-    most once.
+    most once. A pickled copy has none of what was read, except what `for_workers` has prepared.
     """
 
     storage: Storage
@@ -178,6 +187,13 @@ class Snapshot:
     # Set on the copies that are sent to workers, so that they do not list the markers for each
     # partition.
     _unlisted: frozenset[str] | None = field(default=None, repr=False, compare=False)
+    _prepared: _Known | None = field(default=None, repr=False, compare=False)
+    _known: _Known | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out what was read: commits of large writes would take longer than a task."""
+        state = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**state, "_commits": {}, "_prepared": None, "_known": self._known or self._prepared}
 
     @cached_property
     def archived(self) -> tuple[Instant, ...]:
@@ -266,12 +282,23 @@ class Snapshot:
         }
         return replace(self, _commits={**unchanged, **self._commits})
 
-    def with_own_cache(self) -> Snapshot:
-        """Return the snapshot with a copy of what it has read: it does not get what is read later.
+    def for_workers(self) -> Snapshot:
+        """Return the snapshot whose pickled copies know the schema, and what has been replaced.
 
-        A snapshot that is sent to workers takes along all that it has read.
+        They know the replaced file groups if all replace commits were read already.
         """
-        return replace(self, _commits=dict(self._commits))
+        replacing = [i for i in self.view().writes() if i.action == Action.REPLACE_COMMIT]
+        are_read = all(i.requested_at in self._commits for i in replacing)
+        known = _Known(
+            schema=self.avro_schema(),
+            replaced=ReplacedGroups.of(self.replaced(self.view())) if are_read else None,
+        )
+        return replace(self, _commits=dict(self._commits), _prepared=known)
+
+    def _knows(self, view: TimelineView) -> bool:
+        """Whether `view` is one of the whole timeline, on a worker."""
+        is_bounded = view.requested_until is not None or view.completed_until is not None
+        return self._known is not None and view.timeline is self.timeline and not is_bounded
 
     def commits(self, instants: Iterable[Instant]) -> list[CommitMetadata]:
         """Return the commit metadata of each of these completed writes, active or archived."""
@@ -327,6 +354,8 @@ class Snapshot:
 
     def avro_schema(self, view: TimelineView | None = None) -> str | None:
         """Return the schema that the newest write visible to `view` has recorded, if any has."""
+        if self._known is not None and self._known.schema and (not view or self._knows(view)):
+            return self._known.schema
         for commit in self._commits_in_schema_order(view or self.view()):
             if commit.extra.get("latest_schema"):
                 raise UnsupportedError(
@@ -440,7 +469,11 @@ class Snapshot:
             return self._build_file_groups(view, self._without_duplicate_bases(view, listed))
 
     def _build_file_groups(self, view: TimelineView, files: FilesByPartition) -> list[FileGroup]:
-        replaced = self.replaced(view)
+        replaced: Container[GroupKey] | None = None
+        if self._known is not None and self._knows(view):
+            replaced = self._known.replaced
+        if replaced is None:
+            replaced = self.replaced(view)
         return [
             group
             for partition, names in files.items()

@@ -492,13 +492,13 @@ def _task(transaction: Transaction, request: WriteRequest, plan: WritePlan) -> W
     writer = transaction.writer
     config = with_write_time_options(transaction.snapshot.config, request.options)
     snapshot = replace(transaction.snapshot, config=config)
-    # Load the replaced file groups here once: the snapshot takes them to the workers.
+    # Load the replaced file groups here once: the workers then need not read them.
     snapshot.replaced(snapshot.view())
     clustering, planned = _planned(snapshot)
     if writer.transaction.clustering_updates is ClusteringUpdateStrategy.ALLOW:
         clustering, planned = {}, planned.union(clustering)
     return WriteTask(
-        snapshot=snapshot.with_own_cache(),
+        snapshot=snapshot.for_workers(),
         instant=transaction.instant,
         operation=request.operation,
         settings=plan.settings,
