@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import arrow_udf
@@ -203,7 +204,6 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _ROUTE_COLUMN = "_lakewright_route"
-_PARALLELISM_KEY = "spark.lakewright.parallelism"
 _SPECULATION_KEY = "spark.speculation"
 _NO_KEY = "lakewright: rows have no record key"
 # The last two: concurrent queries share objects that Spark serializes while it changes them.
@@ -223,6 +223,8 @@ _MIN_SHUFFLE_PARTITIONS = 64
 _MIN_TASK_BYTES_KEY = "spark.sql.adaptive.coalescePartitions.minPartitionSize"
 _MIN_TASK_BYTES = "32k"
 _BUNDLE_BYTES = 256 << 20
+# Bundles of up to so many bytes go to all tasks.
+_MAX_LITERAL_BYTES = 1 << 20
 # By session: how many writes run in threads of this process, and the settings to restore.
 _CHANGED_SETTINGS: WeakKeyDictionary[SparkSession, tuple[int, dict[str, str | None]]] = (
     WeakKeyDictionary()
@@ -329,28 +331,53 @@ def map_on_workers(
 ) -> list[Answer]:
     """Call `do` on bundles of items in Spark tasks; return one result for each bundle.
 
-    Items are distributed by their sizes. There are as many bundles as tasks: each task gets the
-    number of its bundle.
+    Items are distributed by their sizes. There are as many bundles as tasks.
     """
     if not items:
         return []
     require_workers(spark)
-    # A cluster may have grown since its parallelism was determined.
+    # A cluster with dynamic allocation grows with the tasks that wait.
     tasks = max(_parallelism(spark) * _TASKS_PER_CORE, sum(map(size, items)) // _BUNDLE_BYTES)
-    bundles = pack_by_size(items, size, tasks)
-    numbers = spark.range(0, len(bundles), 1, len(bundles))
-    rows = numbers.mapInArrow(
-        partial(_call_on_bundles, pickle.dumps((do, bundles))), "answer binary"
-    )
-    return [pickle.loads(row.answer) for row in rows.collect()]
+    bundles = [pickle.dumps(bundle) for bundle in pack_by_size(items, size, tasks)]
+    answers = _dealt(spark, bundles, partial(_call_on_bundles, pickle.dumps(do))).collect()
+    return [pickle.loads(row.answer) for row in answers]
 
 
-def _call_on_bundles(pickled: bytes, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    function, bundles = pickle.loads(pickled)
-    for batch in numbers:
-        for number in batch.column(0).to_pylist():
-            answer = pickle.dumps(function(bundles[number], _write_token()))
-            yield pa.RecordBatch.from_pydict({"answer": [answer]})
+def _dealt(
+    spark: SparkSession,
+    bundles: Sequence[bytes],
+    call: Callable[[Iterator[bytes]], Iterator[pa.RecordBatch]],
+) -> DataFrame:
+    """Return the answers of a call in a task for each bundle."""
+    if sum(map(len, bundles)) <= _MAX_LITERAL_BYTES:
+        # The function of all tasks contains all bundles, which costs less than a shuffle.
+        numbered = spark.range(0, len(bundles), 1, len(bundles))
+        return numbered.mapInArrow(partial(_call_by_number, call, tuple(bundles)), "answer binary")
+    numbers = pa.array(range(len(bundles)), pa.int32())
+    table = pa.table([numbers, pa.array(bundles, pa.binary())], names=["number", "bundle"])
+    dealt = spark.createDataFrame(table).repartitionById(len(bundles), "number").select("bundle")
+    return dealt.mapInArrow(partial(_call_by_row, call), "answer binary")
+
+
+def _call_by_number(
+    call: Callable[[Iterator[bytes]], Iterator[pa.RecordBatch]],
+    bundles: Sequence[bytes],
+    numbers: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    return call(bundles[number] for batch in numbers for number in batch.column(0).to_pylist())
+
+
+def _call_by_row(
+    call: Callable[[Iterator[bytes]], Iterator[pa.RecordBatch]], rows: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    return call(bundle for batch in rows for bundle in batch.column(0).to_pylist())
+
+
+def _call_on_bundles(pickled: bytes, bundles: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
+    function = pickle.loads(pickled)
+    for bundle in bundles:
+        answer = pickle.dumps(function(pickle.loads(bundle), _write_token()))
+        yield pa.RecordBatch.from_pydict({"answer": [answer]})
 
 
 def _write_token() -> WriteToken:
@@ -498,15 +525,12 @@ def _is_plain_field(frame: DataFrame, field: PartitionField, task: WriteTask) ->
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """Return how many tasks Spark runs at once, determined once for a session."""
-    cached = spark.conf.get(_PARALLELISM_KEY, "")
-    if cached:
-        return int(cached)
-    # Spark splits a range into as many partitions as it has cores; no other way to find out works
-    # on Spark Connect too.
-    tasks = spark.range(1 << 16).select(F.spark_partition_id().alias("p")).distinct().count()
-    spark.conf.set(_PARALLELISM_KEY, str(tasks))
-    return tasks
+    """Return how many tasks Spark runs at once, on the executors that it has now."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except PySparkAttributeError:
+        # Spark Connect has no context. Spark splits a range into as many partitions as it has cores.
+        return spark.range(1 << 16).select(F.spark_partition_id().alias("p")).distinct().count()
 
 
 def _translate_error(error: Exception, task: WriteTask) -> Exception:
