@@ -1,4 +1,4 @@
-"""The replaced file groups of a table in little memory, for tasks that only ask for some of them."""
+"""The replaced file groups of a table in little memory, for tasks that ask for some of them."""
 
 from __future__ import annotations
 

@@ -529,7 +529,7 @@ def _parallelism(spark: SparkSession) -> int:
     try:
         return int(spark.sparkContext.defaultParallelism)
     except PySparkAttributeError:
-        # Spark Connect has no context. Spark splits a range into as many partitions as it has cores.
+        # Spark Connect has no context, but splits a range into as many partitions as it has cores.
         return spark.range(1 << 16).select(F.spark_partition_id().alias("p")).distinct().count()
 
 

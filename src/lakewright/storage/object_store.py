@@ -367,7 +367,9 @@ _PUT_ATTEMPTS = 3
 
 # The names of empty files of which a table may have one in each folder: the markers of a write, and
 # those of partitions that are done. Hadoop makes no folder of such a name.
-_EMPTY_FILE = re.compile(r"\.marker\.(?:CREATE|MERGE|APPEND)$|(?:^|/)(?:_SUCCESS|\.lakewright_done)$")
+_EMPTY_FILE = re.compile(
+    r"\.marker\.(?:CREATE|MERGE|APPEND)$|(?:^|/)(?:_SUCCESS|\.lakewright_done)$"
+)
 
 # What a store sends in less time than it takes to answer: a footer with a bloom filter is smaller.
 _TAIL_BYTES = 1 << 20

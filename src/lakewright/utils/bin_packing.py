@@ -1,4 +1,4 @@
-"""Distribution of items over bundles of about the same total size, and in batches of a bounded size."""
+"""Distribution of items by size: over even bundles, and in batches of a bounded size."""
 
 from __future__ import annotations
 

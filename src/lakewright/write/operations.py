@@ -376,7 +376,8 @@ _MAX_CONCURRENT = 1024
 def run_task(task: WriteTask, token: WriteToken, batches: Iterable[pa.RecordBatch]) -> WriteStatus:
     """Write the rows of one task.
 
-    A LakewrightError is returned in the status; the engine may raise it, to retry the task. The rows of a partition must be contiguous, unless they are bulk inserted.
+    A LakewrightError is returned in the status; the engine may raise it, to retry the task. The
+    rows of a partition must be contiguous, unless they are bulk inserted.
     """
     groups = FileGroupWriter(task, token)
     try:

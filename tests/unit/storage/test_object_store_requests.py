@@ -65,7 +65,13 @@ def test_the_footer_of_a_large_parquet_file_is_read_by_the_request_that_opens_it
             assert file.read_row_group(2).column("n").to_pylist() == list(range(50_000, 75_000))
 
 
-SIZES = {"an empty file": 0, "a byte": 1, "all but a byte of the end": 99, "the end": 100, "more": 1000}
+SIZES = {
+    "an empty file": 0,
+    "a byte": 1,
+    "all but a byte of the end": 99,
+    "the end": 100,
+    "more": 1000,
+}
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=list(SIZES))

@@ -1,4 +1,4 @@
-"""What a task of a write carries to its worker: its own work, and nothing of the table's commits."""
+"""What a task of a write carries to its worker: nothing of the table's commits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def busy_snapshot(action: Action) -> Snapshot:
 
 def task_of(snapshot: Snapshot) -> WriteTask:
     settings = WriteSettings()
-    return WriteTask(snapshot.for_workers(), "20270101000000000", Operation.UPSERT, settings, SCHEMA)
+    return WriteTask(
+        snapshot.for_workers(), "20270101000000000", Operation.UPSERT, settings, SCHEMA
+    )
 
 
 @pytest.mark.parametrize(
