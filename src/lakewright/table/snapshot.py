@@ -24,10 +24,17 @@ from lakewright.format.timeline_metadata import (
     parse_clean,
     parse_clean_plan,
     parse_commit,
+    parse_commit_notes,
     parse_compaction_plan,
+    parse_file_ids,
     parse_requested_replace,
 )
-from lakewright.model.commit_metadata import READABLE_FROM, SERVICE_OPERATIONS, CommitMetadata
+from lakewright.model.commit_metadata import (
+    READABLE_FROM,
+    SERVICE_OPERATIONS,
+    CommitMetadata,
+    CommitNotes,
+)
 from lakewright.model.file_group import (
     PARTITION_METADATA,
     BaseFile,
@@ -185,13 +192,21 @@ class Snapshot:
     # Set on the copies that are sent to workers, so that they do not list the markers for each
     # partition.
     _unlisted: frozenset[str] | None = field(default=None, repr=False, compare=False)
+    # The content of files of which only a part was needed so far.
+    _data: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
     _prepared: _Known | None = field(default=None, repr=False, compare=False)
     _known: _Known | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what was read: commits of large writes would take longer than a task."""
         state = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {**state, "_commits": {}, "_prepared": None, "_known": self._known or self._prepared}
+        return {
+            **state,
+            "_commits": {},
+            "_data": {},
+            "_prepared": None,
+            "_known": self._known or self._prepared,
+        }
 
     @cached_property
     def archived(self) -> tuple[Instant, ...]:
@@ -291,7 +306,7 @@ class Snapshot:
             schema=self.avro_schema(),
             replaced=ReplacedGroups.of(self.replaced(self.view())) if are_read else None,
         )
-        return replace(self, _commits=dict(self._commits), _prepared=known)
+        return replace(self, _commits=dict(self._commits), _data={}, _prepared=known)
 
     def _knows(self, view: TimelineView) -> bool:
         """Whether `view` is one of the whole timeline, on a worker."""
@@ -309,18 +324,51 @@ class Snapshot:
                 if data is not None:
                     with errors_in_file(self.timeline_path(instant)):
                         self._commits[instant.requested_at] = parse_commit(data)
+                    self._data.pop(instant.requested_at, None)
         archived = {i.requested_at for i in missing} - self._commits.keys()
         if archived:
             self._load_archived(archived)
         return [self._commits[i.requested_at] for i in requested]
 
+    def notes(self, instant: Instant) -> CommitNotes:
+        """Return what one of these completed writes records besides its files."""
+        data = self._data_of(instant)
+        if data is None:
+            (commit,) = self.commits([instant])
+            return CommitNotes(operation=commit.operation, extra=commit.extra)
+        with errors_in_file(self.timeline_path(instant)):
+            return parse_commit_notes(data)
+
+    def file_ids(self, instant: Instant) -> frozenset[str]:
+        """Return the ids of the file groups that one of these completed writes changed."""
+        data = self._data_of(instant)
+        if data is None:
+            return self.commits([instant])[0].file_ids()
+        with errors_in_file(self.timeline_path(instant)):
+            return parse_file_ids(data)
+
+    def _data_of(self, instant: Instant) -> bytes | None:
+        """Return the content of a write's completed file; None if it is archived, or parsed."""
+        at = instant.requested_at
+        if at in self._commits or at not in self.timeline.by_time:
+            return None
+        if at not in self._data:
+            (data,) = self._read_active([instant])
+            if data is None:
+                return None
+            self._data[at] = data
+        return self._data[at]
+
     def _read_active(self, instants: list[Instant]) -> list[bytes | None]:
         """Return the content of timeline files; None for instants archived concurrently."""
-        paths = [self.timeline_path(instant) for instant in instants]
+        unread = [i for i in instants if i.requested_at not in self._data]
+        paths = [self.timeline_path(instant) for instant in unread]
         try:
-            return list(self.storage.read_many(paths)) if paths else []
+            read = list(self.storage.read_many(paths)) if paths else []
         except MissingFileError:
-            return [read_optional(self.storage, path) for path in paths]
+            read = [read_optional(self.storage, path) for path in paths]
+        found = dict(zip((i.requested_at for i in unread), read, strict=True))
+        return [found.get(i.requested_at, self._data.get(i.requested_at)) for i in instants]
 
     def _load_archived(self, times: set[str]) -> None:
         archived = self.archived_commits(first=min(times), last=max(times))
@@ -364,7 +412,7 @@ class Snapshot:
                 return commit.schema
         return self.config.properties.get("hoodie.table.create.schema") or None
 
-    def _commits_in_schema_order(self, view: TimelineView) -> Iterator[CommitMetadata]:
+    def _commits_in_schema_order(self, view: TimelineView) -> Iterator[CommitNotes]:
         """Yield the commits that a view sees, in the order in which their schema counts.
 
         A table service does not change the schema: the schema it has recorded may lack a column of
@@ -373,7 +421,7 @@ class Snapshot:
         """
         service_commits = []
         for instant in sorted(view.writes(), key=lambda i: i.requested_at, reverse=True):
-            (commit,) = self.commits([instant])
+            commit = self.notes(instant)
             if commit.operation in SERVICE_OPERATIONS:
                 service_commits.append(commit)
             else:
@@ -382,7 +430,7 @@ class Snapshot:
         archived_view = replace(view, archived=self.archived_times)
         for instant in reversed(self.archived):
             if archived_view.includes(instant.requested_at):
-                yield from self.commits([instant])
+                yield self.notes(instant)
 
     def replaced(self, view: TimelineView) -> set[GroupKey]:
         """Return the file groups that replace commits have removed from the table."""
@@ -625,7 +673,7 @@ def load_consistent_snapshot(storage: Storage) -> Snapshot:
     files = list_timeline(storage, first.config)
     # Other instants are kept: a savepoint decides where the timeline starts.
     instants = (i for i in files if not i.is_write or (i.completed_at or "") <= latest)
-    return replace(first, timeline=Timeline.from_instants(instants), _commits={})
+    return replace(first, timeline=Timeline.from_instants(instants), _commits={}, _data={})
 
 
 def load_snapshot_and_files(storage: Storage) -> tuple[Snapshot, tuple[Instant, ...]]:

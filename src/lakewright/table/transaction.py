@@ -23,7 +23,7 @@ from typing import Protocol, Self, TypeVar
 
 from lakewright.clock import Clock, zone_of
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
-from lakewright.format.timeline_metadata import format_commit, format_replace_commit
+from lakewright.format.timeline_metadata import EncodedCommit, encode_commit
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.file_group import group_of, parse_data_file
 from lakewright.model.instant import (
@@ -77,12 +77,6 @@ def check_files(metadata: CommitMetadata, instant: InstantTime) -> None:
             raise InvalidError(
                 "a write lists a file that is not one of its own", path=path, instant=instant
             )
-
-
-def commit_bytes(action: Action, metadata: CommitMetadata) -> bytes:
-    """Return the content of the completed file of a write with this action."""
-    replaces = action == Action.REPLACE_COMMIT
-    return (format_replace_commit if replaces else format_commit)(metadata)
 
 
 _SINGLE_WRITER_WAIT_MS = 1
@@ -223,9 +217,10 @@ class _State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _CommitRequest:
-    """What `Transaction.commit` was called with."""
+    """What `Transaction.commit` was called with, encoded before the lock was acquired."""
 
     metadata: CommitMetadata
+    encoded: EncodedCommit
     validators: Sequence[CommitValidator]
     contributors: Sequence[CommitContributor]
 
@@ -287,7 +282,7 @@ class Transaction:
         self._storage = writer.storage
         self._state = _State.OPEN
         self._attempted_instant: Instant | None = None
-        self._attempted_metadata: CommitMetadata | None = None
+        self._attempted: tuple[CommitMetadata, bytes] | None = None
         self._listed_files: frozenset[str] = frozenset()
         self._reported_files: frozenset[str] = frozenset()
         self.after = snapshot
@@ -342,7 +337,9 @@ class Transaction:
         if self._state is _State.OPEN:
             self._remove_other_attempts(metadata)
         self._storage.sync(sorted(metadata.files()))
-        request = _CommitRequest(metadata, validators, contributors)
+        replaces = self._completed_action == Action.REPLACE_COMMIT
+        encoded = encode_commit(metadata, replaces=replaces)
+        request = _CommitRequest(metadata, encoded, validators, contributors)
         published = self.writer.run_locked(lambda lock: self._publish(lock, request))
         if not published.lock_held:
             with self.writer.locked():
@@ -364,12 +361,13 @@ class Transaction:
         unanswered = self._attempted_instant
         completed = self._choose_completed_instant(current)
         # Storage may still carry out the unanswered request: send the same bytes again.
-        if completed is not unanswered or self._attempted_metadata is None:
-            self._attempted_metadata = request.final_metadata(current)
-        metadata = self._attempted_metadata
+        if completed is not unanswered or self._attempted is None:
+            metadata = request.final_metadata(current)
+            self._attempted = metadata, request.encoded.with_extra(metadata.extra)
+        metadata, data = self._attempted
         lock.verify()
         self._verify_heartbeat()
-        self._create_completed(completed, commit_bytes(completed.action, metadata))
+        self._create_completed(completed, data)
         timeline = Timeline.from_instants([*files, completed])
         self.after = current.with_write(timeline, self.instant, metadata)
         return _PublishedCommit(completed, frozenset(files), self.writer.still_holds(lock))

@@ -484,8 +484,8 @@ def check_operation(
 def _check_index(snapshot: Snapshot, settings: WriteSettings) -> None:
     """Raise if the file groups of the newest write were created with another index type."""
     newest = snapshot.timeline.completed_writes[-1:]
-    for commit in snapshot.commits(newest):
-        check_index(settings, commit.file_ids())
+    for instant in newest:
+        check_index(settings, snapshot.file_ids(instant))
 
 
 def _task(transaction: Transaction, request: WriteRequest, plan: WritePlan) -> WriteTask:
