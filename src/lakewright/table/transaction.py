@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
 from lakewright.clock import Clock, zone_of
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
@@ -188,6 +188,7 @@ class WriterContext:
         return action == Action.CLUSTERING and self.plan_settings(config).expire_clusterings
 
 
+_PREPARATIONS = 3
 _ROLLBACK_POLLS = 6
 _ROLLBACK_POLL_S = 0.2
 
@@ -197,6 +198,22 @@ class CommitValidator(Protocol):
 
     def validate(self, current: Snapshot) -> None:
         """Raise ConflictError if the write must not commit; called under the table's lock."""
+        ...
+
+
+@runtime_checkable
+class PreparedValidator(CommitValidator, Protocol):
+    """A validator that compares with the files of other writes, before the lock is acquired."""
+
+    def is_prepared(self, current: Snapshot) -> bool:
+        """Whether `validate` needs to read no file for the table as it is; reads none itself."""
+        ...
+
+    def prepare(self, current: Snapshot) -> None:
+        """Compare with the writes that have completed; raise ConflictError like `validate`.
+
+        Called without the lock.
+        """
         ...
 
 
@@ -223,6 +240,13 @@ class _CommitRequest:
     encoded: EncodedCommit
     validators: Sequence[CommitValidator]
     contributors: Sequence[CommitContributor]
+
+    def unprepared(self, current: Snapshot) -> list[PreparedValidator]:
+        return [
+            validator
+            for validator in self.validators
+            if isinstance(validator, PreparedValidator) and not validator.is_prepared(current)
+        ]
 
     def validate(self, current: Snapshot) -> None:
         for validator in self.validators:
@@ -340,7 +364,7 @@ class Transaction:
         replaces = self._completed_action == Action.REPLACE_COMMIT
         encoded = encode_commit(metadata, replaces=replaces)
         request = _CommitRequest(metadata, encoded, validators, contributors)
-        published = self.writer.run_locked(lambda lock: self._publish(lock, request))
+        published = self._publish_prepared(request)
         if not published.lock_held:
             with self.writer.locked():
                 self._confirm(published, request)
@@ -348,7 +372,27 @@ class Transaction:
         self._clean_up()
         return published.instant
 
-    def _publish(self, lock: Lock, request: _CommitRequest) -> _PublishedCommit:
+    def _publish_prepared(self, request: _CommitRequest) -> _PublishedCommit:
+        """Publish under the lock; where validators have files to read first, release it for that.
+
+        Other writers may complete again and again: in the end the files are read under the lock.
+        """
+        for _ in range(_PREPARATIONS):
+            published = self.writer.run_locked(
+                lambda lock: self._publish(lock, request, may_prepare=True)
+            )
+            if isinstance(published, _PublishedCommit):
+                return published
+            for validator in request.unprepared(published):
+                validator.prepare(published)
+        last = self.writer.run_locked(lambda lock: self._publish(lock, request, may_prepare=False))
+        assert isinstance(last, _PublishedCommit)
+        return last
+
+    def _publish(
+        self, lock: Lock, request: _CommitRequest, *, may_prepare: bool
+    ) -> _PublishedCommit | Snapshot:
+        """Create the completed file, or return the snapshot for which to prepare validators."""
         current, files = load_snapshot_and_files(self._storage)
         completed = self._find_completed(current)
         if completed is not None:
@@ -357,7 +401,10 @@ class Transaction:
             return _PublishedCommit(completed, frozenset(), lock_held=False)
         self._check_attempt()
         ConflictChecker(self.snapshot.timeline, current).check_base_exists(self.instant)
-        self._validate(current, files, request)
+        self._check_can_commit(current, files, request.metadata)
+        if may_prepare and request.unprepared(current):
+            return current
+        request.validate(current)
         unanswered = self._attempted_instant
         completed = self._choose_completed_instant(current)
         # Storage may still carry out the unanswered request: send the same bytes again.
