@@ -249,7 +249,6 @@ class SchemaOfWideCommit(WideCommit):
 
 
 def _wide_metadata(files: int, instant: str) -> CommitMetadata:
-    counters = dict.fromkeys(("num_deletes", "num_update_writes", "total_write_errors"), 0)
     stats: dict[str, list[WriteStat]] = {}
     for number in range(files):
         partition, file_id = f"d{number // 100:07}", f"{number:08}-0000-0000-0000-000000000000-0"
@@ -262,7 +261,9 @@ def _wide_metadata(files: int, instant: str) -> CommitMetadata:
             num_inserts=1000,
             total_write_bytes=1 << 20,
             file_size_in_bytes=1 << 20,
-            **counters,
+            num_deletes=0,
+            num_update_writes=0,
+            total_write_errors=0,
         )
         stats.setdefault(partition, []).append(stat)
     return CommitMetadata(

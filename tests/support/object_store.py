@@ -92,7 +92,7 @@ class Requests:
                 done.wait()
                 self._ends[box[0]] = self._waited.answers
 
-        future = original(pool, run)
+        future: Future[Any] = original(pool, run)
         box.append(future)
         done.set()
         return future

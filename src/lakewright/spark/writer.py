@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.errors import PySparkAttributeError
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import arrow_udf
@@ -336,8 +335,11 @@ def map_on_workers(
     if not items:
         return []
     require_workers(spark)
-    # A cluster with dynamic allocation grows with the tasks that wait.
-    tasks = max(_parallelism(spark) * _TASKS_PER_CORE, sum(map(size, items)) // _BUNDLE_BYTES)
+    tasks = 1
+    if len(items) > 1:
+        # A cluster with dynamic allocation grows with the tasks that wait.
+        by_cores = _parallelism(spark) * _TASKS_PER_CORE
+        tasks = max(by_cores, sum(map(size, items)) // _BUNDLE_BYTES)
     bundles = [pickle.dumps(bundle) for bundle in pack_by_size(items, size, tasks)]
     answers = _dealt(spark, bundles, partial(_call_on_bundles, pickle.dumps(do))).collect()
     return [pickle.loads(row.answer) for row in answers]
@@ -526,11 +528,9 @@ def _is_plain_field(frame: DataFrame, field: PartitionField, task: WriteTask) ->
 
 def _parallelism(spark: SparkSession) -> int:
     """Return how many tasks Spark runs at once, on the executors that it has now."""
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except PySparkAttributeError:
-        # Spark Connect has no context, but splits a range into as many partitions as it has cores.
-        return spark.range(1 << 16).select(F.spark_partition_id().alias("p")).distinct().count()
+    # Spark splits a range into as many partitions as it has cores; no other way to find out works
+    # on Spark Connect too.
+    return spark.range(1 << 16).select(F.spark_partition_id().alias("p")).distinct().count()
 
 
 def _translate_error(error: Exception, task: WriteTask) -> Exception:

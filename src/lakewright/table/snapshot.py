@@ -303,7 +303,7 @@ class Snapshot:
         replacing = [i for i in self.view().writes() if i.action == Action.REPLACE_COMMIT]
         are_read = all(i.requested_at in self._commits for i in replacing)
         known = _Known(
-            schema=self.avro_schema(),
+            schema=self.avro_schema() if self.timeline.completed_writes else None,
             replaced=ReplacedGroups.of(self.replaced(self.view())) if are_read else None,
         )
         return replace(self, _commits=dict(self._commits), _data={}, _prepared=known)
@@ -364,7 +364,7 @@ class Snapshot:
         unread = [i for i in instants if i.requested_at not in self._data]
         paths = [self.timeline_path(instant) for instant in unread]
         try:
-            read = list(self.storage.read_many(paths)) if paths else []
+            read: list[bytes | None] = [*self.storage.read_many(paths)] if paths else []
         except MissingFileError:
             read = [read_optional(self.storage, path) for path in paths]
         found = dict(zip((i.requested_at for i in unread), read, strict=True))

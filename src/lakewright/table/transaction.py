@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import TracebackType
-from typing import Protocol, Self, TypeVar, runtime_checkable
+from typing import Self, TypeVar
 
 from lakewright.clock import Clock, zone_of
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
-from lakewright.format.timeline_metadata import EncodedCommit, encode_commit
+from lakewright.format.timeline_metadata import encode_commit
 from lakewright.model.commit_metadata import CommitMetadata
-from lakewright.model.file_group import group_of, parse_data_file
+from lakewright.model.file_group import group_of
 from lakewright.model.instant import (
     REWRITES,
     WRITE_ACTIONS,
@@ -37,8 +37,14 @@ from lakewright.model.instant import (
 from lakewright.model.table_config import TableConfig
 from lakewright.model.timeline import Timeline
 from lakewright.options import settings_from
-from lakewright.storage.base import Storage, split_path
+from lakewright.storage.base import Storage
 from lakewright.table.archived_timeline import archived_times_in
+from lakewright.table.commit_request import (
+    CommitContributor,
+    CommitRequest,
+    CommitValidator,
+    check_files,
+)
 from lakewright.table.conflicts import ConflictChecker, max_timeline_time
 from lakewright.table.failed_writes import rollback_failed_writes
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
@@ -66,17 +72,6 @@ from lakewright.table.snapshot import (
 from lakewright.table.time_generator import TimeGenerator, format_epoch_ms
 
 Result = TypeVar("Result")
-
-
-def check_files(metadata: CommitMetadata, instant: InstantTime) -> None:
-    """Raise InvalidError if the metadata lists a file that this instant cannot have written."""
-    paths = [path for stat in metadata.write_stats() for path in stat.paths or ("",)]
-    for path in paths:
-        file = parse_data_file(split_path(path)[1])
-        if file is None or file.instant != instant:
-            raise InvalidError(
-                "a write lists a file that is not one of its own", path=path, instant=instant
-            )
 
 
 _SINGLE_WRITER_WAIT_MS = 1
@@ -193,73 +188,11 @@ _ROLLBACK_POLLS = 6
 _ROLLBACK_POLL_S = 0.2
 
 
-class CommitValidator(Protocol):
-    """Checks that a write may commit on the table as it is then."""
-
-    def validate(self, current: Snapshot) -> None:
-        """Raise ConflictError if the write must not commit; called under the table's lock."""
-        ...
-
-
-@runtime_checkable
-class PreparedValidator(CommitValidator, Protocol):
-    """A validator that compares with the files of other writes, before the lock is acquired."""
-
-    def is_prepared(self, current: Snapshot) -> bool:
-        """Whether `validate` needs to read no file for the table as it is; reads none itself."""
-        ...
-
-    def prepare(self, current: Snapshot) -> None:
-        """Compare with the writes that have completed; raise ConflictError like `validate`.
-
-        Called without the lock.
-        """
-        ...
-
-
-class CommitContributor(Protocol):
-    """Adds extra metadata to a commit, derived from the table as it is then."""
-
-    def extra_metadata(self, current: Snapshot) -> Mapping[str, str]:
-        """Return entries for the commit's extra metadata; called under the table's lock."""
-        ...
-
-
 class _State(Enum):
     OPEN = auto()
     UNKNOWN = auto()  # storage did not answer whether it created the completed file
     COMMITTED = auto()
     ABORTED = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class _CommitRequest:
-    """What `Transaction.commit` was called with, encoded before the lock was acquired."""
-
-    metadata: CommitMetadata
-    encoded: EncodedCommit
-    validators: Sequence[CommitValidator]
-    contributors: Sequence[CommitContributor]
-
-    def unprepared(self, current: Snapshot) -> list[PreparedValidator]:
-        return [
-            validator
-            for validator in self.validators
-            if isinstance(validator, PreparedValidator) and not validator.is_prepared(current)
-        ]
-
-    def validate(self, current: Snapshot) -> None:
-        for validator in self.validators:
-            validator.validate(current)
-
-    def final_metadata(self, current: Snapshot) -> CommitMetadata:
-        """The metadata with what the contributors add."""
-        added: dict[str, str] = {}
-        for contributor in self.contributors:
-            added.update(contributor.extra_metadata(current))
-        if not added:
-            return self.metadata
-        return replace(self.metadata, extra={**self.metadata.extra, **added})
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +296,7 @@ class Transaction:
         self._storage.sync(sorted(metadata.files()))
         replaces = self._completed_action == Action.REPLACE_COMMIT
         encoded = encode_commit(metadata, replaces=replaces)
-        request = _CommitRequest(metadata, encoded, validators, contributors)
+        request = CommitRequest(metadata, encoded, validators, contributors)
         published = self._publish_prepared(request)
         if not published.lock_held:
             with self.writer.locked():
@@ -372,7 +305,7 @@ class Transaction:
         self._clean_up()
         return published.instant
 
-    def _publish_prepared(self, request: _CommitRequest) -> _PublishedCommit:
+    def _publish_prepared(self, request: CommitRequest) -> _PublishedCommit:
         """Publish under the lock; where validators have files to read first, release it for that.
 
         Other writers may complete again and again: in the end the files are read under the lock.
@@ -390,7 +323,7 @@ class Transaction:
         return last
 
     def _publish(
-        self, lock: Lock, request: _CommitRequest, *, may_prepare: bool
+        self, lock: Lock, request: CommitRequest, *, may_prepare: bool
     ) -> _PublishedCommit | Snapshot:
         """Create the completed file, or return the snapshot for which to prepare validators."""
         current, files = load_snapshot_and_files(self._storage)
@@ -420,12 +353,12 @@ class Transaction:
         return _PublishedCommit(completed, frozenset(files), self.writer.still_holds(lock))
 
     def _validate(
-        self, current: Snapshot, files: Sequence[Instant], request: _CommitRequest
+        self, current: Snapshot, files: Sequence[Instant], request: CommitRequest
     ) -> None:
         self._check_can_commit(current, files, request.metadata)
         request.validate(current)
 
-    def _confirm(self, published: _PublishedCommit, request: _CommitRequest) -> None:
+    def _confirm(self, published: _PublishedCommit, request: CommitRequest) -> None:
         """Delete the completed file again if another writer acted as if it did not exist.
 
         Another process may have held the lock while this one was paused before its last step; and
@@ -458,7 +391,7 @@ class Transaction:
         return files
 
     def _recheck_after_commit(
-        self, completed: Instant, files: tuple[Instant, ...], request: _CommitRequest
+        self, completed: Instant, files: tuple[Instant, ...], request: CommitRequest
     ) -> None:
         own = {completed, self._pending(State.REQUESTED), self._pending(State.INFLIGHT)}
         missing = own.difference(files)

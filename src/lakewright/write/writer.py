@@ -37,13 +37,12 @@ from lakewright.model.table_config import (
     TableType,
 )
 from lakewright.model.workload_profile import planned_metadata
+from lakewright.table.commit_request import CommitContributor, CommitValidator
 from lakewright.table.freshness import load_watermark
 from lakewright.table.markers import delete_markers_for
 from lakewright.table.options import ClusteringUpdateStrategy, Concurrency
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.table.transaction import (
-    CommitContributor,
-    CommitValidator,
     Transaction,
     TransactionManager,
     TransactionSpec,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -20,9 +20,9 @@ from lakewright.format.timeline_metadata import (
 from lakewright.model.commit_metadata import CommitMetadata, WriteStat
 from lakewright.table import snapshot as snapshot_module
 from lakewright.table import transaction as transaction_module
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.transaction import TransactionManager
-from support.tables import NO_SERVICES, WrittenTable, row
+from support.tables import NO_SERVICES, WrittenTable, begin_action, row
 
 STAT = WriteStat(file_id="f-0", path="p/f-0_0-0-0_1.parquet", num_writes=1, cdc_stats={"p/c": 3})
 PLAIN = {
@@ -94,11 +94,11 @@ def test_a_commit_is_encoded_before_the_lock_is_taken(
     operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
-    encode, run_locked = transaction_module.encode_commit, TransactionManager.run_locked
+    run_locked = TransactionManager.run_locked
 
     def recorded_encode(*arguments: Any, **named: Any) -> Any:
         events.append("encoded")
-        return encode(*arguments, **named)
+        return encode_commit(*arguments, **named)
 
     def recorded_lock(manager: TransactionManager, work: Callable[..., Any]) -> Any:
         events.append("locked")
@@ -129,3 +129,29 @@ def test_a_write_and_a_query_parse_no_statistics_of_the_newest_commit(
     table.write(operation, [row("a", 2, "second")])
     assert load_snapshot(table.storage).avro_schema() is not None
     assert "a" in [record["id"] for record in table.rows()] or operation == "DELETE"
+
+
+@dataclass
+class NeverPrepared:
+    """A validator that finds another write to compare with each time it is asked."""
+
+    events: list[str]
+
+    def is_prepared(self, current: Snapshot) -> bool:
+        return False
+
+    def prepare(self, current: Snapshot) -> None:
+        self.events.append("prepared")
+
+    def validate(self, current: Snapshot) -> None:
+        self.events.append("validated")
+
+
+def test_a_validator_for_which_others_are_too_fast_reads_under_the_lock_in_the_end() -> None:
+    table = WrittenTable(options=NO_SERVICES).create()
+    table.upsert([row("a")])
+    events: list[str] = []
+    transaction = begin_action(TransactionManager(table.storage, table.clock), "commit")
+    with transaction:
+        transaction.commit(CommitMetadata(), validators=[NeverPrepared(events)])
+    assert events == ["prepared", "prepared", "prepared", "validated"]

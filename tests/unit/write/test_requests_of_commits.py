@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from lakewright.model.file_group import parse_data_file
 from lakewright.storage.base import Storage, split_path
 from lakewright.table.markers import FOLDER as MARKERS
+from lakewright.table.transaction import TransactionManager
 from lakewright.write.task import Operation
 from support.object_store import Requests, recorded_requests
 from support.tables import NO_SERVICES, WrittenTable, row
@@ -91,3 +94,30 @@ def test_requests_of_a_commit_are_bounded_by_its_partitions_and_files(case: Case
     assert len(chains) == 1, "the chain does not grow with partitions"
     # At the begin and under the lock, before the commit and after it.
     assert marker_listings == {4}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_requests_under_the_lock_do_not_grow_with_partitions(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_locked = TransactionManager.run_locked
+    counts: list[int] = []
+
+    def counted(manager: TransactionManager, work: Callable[..., Any]) -> Any:
+        before = len(requests.log)
+        try:
+            return run_locked(manager, work)
+        finally:
+            counts.append(len(requests.log) - before)
+
+    monkeypatch.setattr(TransactionManager, "run_locked", counted)
+    by_partitions = {}
+    for partitions in (1, 40):
+        with recorded_requests() as requests:
+            counts.clear()
+            case.write(requests, partitions)
+            by_partitions[partitions] = counts[-2:]
+    assert by_partitions[1] == by_partitions[40]
+    begin, commit = by_partitions[1]
+    assert begin <= 8
+    assert commit <= 4
