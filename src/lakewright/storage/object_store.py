@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache, partial
-from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 import obstore
 import pyarrow as pa
@@ -44,6 +43,7 @@ from lakewright.storage.base import (
     map_in_threads,
     split_path,
 )
+from lakewright.storage.multipart import MultipartOutput, PartQueue
 from lakewright.storage.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -375,6 +375,8 @@ _EMPTY_FILE = re.compile(
 _TAIL_BYTES = 1 << 20
 _IN_MEMORY = 16 * 1024 * 1024
 _LARGEST_SINGLE_PUT = 64 * 1024 * 1024
+_PART_BYTES = 8 * 1024 * 1024
+_PARTS_AT_ONCE = 2
 _LIST_CHUNK = 1000
 
 
@@ -486,23 +488,40 @@ class ObjectStorage(RemoteStorage, VersionedStorage):
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """Write a new file in pieces, buffered on local disk until the block ends.
+        """Write a new file in pieces; the parts of a large one are uploaded while it is written.
 
-        Above 64 MiB it is a multipart upload, which cannot be conditional: an existing file still
-        raises ConflictError, but not a file that another process creates concurrently.
+        That is a multipart upload, which cannot be conditional: an existing file still raises
+        ConflictError, but not a file that another process creates concurrently. A process that dies
+        leaves parts which no listing shows, and which a lifecycle rule of the bucket deletes.
         """
         check_path(path)
-        with SpooledTemporaryFile(_IN_MEMORY) as pieces:
-            yield cast(BinaryIO, pieces)
-            size = pieces.seek(0, io.SEEK_END)
-            pieces.seek(0)
-            if size <= _LARGEST_SINGLE_PUT:
-                self.create(path, pieces.read())
-                return
-            if self.exists(path):
-                raise ConflictError("the file exists already", path=path)
-            with translated_errors(path):
-                obstore.put(self._client, path, cast(BinaryIO, pieces), use_multipart=True)
+        output = MultipartOutput(
+            partial(self._upload, path), part_bytes=_PART_BYTES, small_bytes=_IN_MEMORY
+        )
+        try:
+            yield cast(BinaryIO, output)
+            kept = output.kept()
+            if kept is None:
+                output.complete()
+            elif output.tell() <= _LARGEST_SINGLE_PUT:
+                self.create(path, kept.read())
+            else:
+                self._upload(path, kept)
+        finally:
+            output.discard()
+
+    def _upload(self, path: str, content: PartQueue | IO[bytes]) -> None:
+        if self.exists(path):
+            raise ConflictError("the file exists already", path=path)
+        with translated_errors(path):
+            obstore.put(
+                self._client,
+                path,
+                iter(content) if isinstance(content, PartQueue) else cast(BinaryIO, content),
+                use_multipart=True,
+                chunk_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
 
     def replace(self, path: str, data: bytes) -> None:
         """Write a file whether it exists or not."""
