@@ -9,12 +9,17 @@ from bench.scale.subject import Subject
 from bench.scale.table import Shape, SyntheticTable, completed_at, synthetic_table
 from lakewright.clock import SystemClock
 from lakewright.engine.local import LocalEngine
+from lakewright.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from lakewright.model.instant import Action
 from lakewright.model.ttl import ENABLED, MAX_PARTITIONS, POLICIES
 from lakewright.scan.planner import plan_changes, plan_snapshot
 from lakewright.services.compaction_debt import load_debt
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
+from lakewright.storage.memory import MemoryStorage
+from lakewright.table.create import TableSpec, create_table
 from lakewright.table.snapshot import load_snapshot
+from lakewright.table.transaction import TransactionManager, TransactionSpec
 from lakewright.testing.clock import ManualClock
 
 _PARTITIONS = (1_000, 10_000, 100_000, 1_000_000)
@@ -206,6 +211,71 @@ class Expired(OverPartitions):
         return plan.partitions
 
 
+class WideCommit:
+    """Commit a write of many files, a hundred of them in each partition."""
+
+    name: ClassVar[str] = "wide commit"
+    unit: ClassVar[str] = "files"
+    sizes: ClassVar[tuple[int, ...]] = (1_000, 10_000, 100_000)
+    default_size: ClassVar[int] = 100_000
+    flat: ClassVar[bool] = False
+    _files: int = 0
+
+    def build(self, size: int) -> Storage:
+        self._files = size
+        storage = MemoryStorage.fresh()
+        create_table(storage, SystemClock(), TableSpec(name="wide", record_key=("id",)))
+        return storage
+
+    def run(self, storage: Storage) -> object:
+        manager = TransactionManager(storage, SystemClock())
+        transaction, _ = manager.begin(lambda snapshot: TransactionSpec(Action.COMMIT))
+        with transaction:
+            return transaction.commit(_wide_metadata(self._files, transaction.instant))
+
+
+class SchemaOfWideCommit(WideCommit):
+    """Tell the schema of a table whose newest commit wrote many files."""
+
+    name: ClassVar[str] = "schema of a wide commit"
+
+    def build(self, size: int) -> Storage:
+        storage = super().build(size)
+        super().run(storage)
+        return storage
+
+    def run(self, storage: Storage) -> object:
+        return load_snapshot(storage).avro_schema()
+
+
+def _wide_metadata(files: int, instant: str) -> CommitMetadata:
+    stats: dict[str, list[WriteStat]] = {}
+    for number in range(files):
+        partition, file_id = f"d{number // 100:07}", f"{number:08}-0000-0000-0000-000000000000-0"
+        stat = WriteStat(
+            file_id=file_id,
+            path=f"{partition}/{file_id}_0-0-0_{instant}.parquet",
+            partition_path=partition,
+            prev_commit="null",
+            num_writes=1000,
+            num_inserts=1000,
+            total_write_bytes=1 << 20,
+            file_size_in_bytes=1 << 20,
+            num_deletes=0,
+            num_update_writes=0,
+            total_write_errors=0,
+        )
+        stats.setdefault(partition, []).append(stat)
+    return CommitMetadata(
+        stats={partition: tuple(items) for partition, items in stats.items()},
+        operation="INSERT",
+        extra={SCHEMA_KEY: _SCHEMA},
+    )
+
+
+_SCHEMA = '{"type":"record","name":"wide","fields":[{"name":"id","type":"string"}]}'
+
+
 def _services(storage: Storage, options: dict[str, str] | None = None) -> ServiceRunner:
     service_options = {"hoodie.compact.inline.max.delta.commits": "1", **(options or {})}
     return ServiceRunner(storage, SystemClock(), LocalEngine, service_options)
@@ -229,4 +299,6 @@ SUBJECTS: tuple[Subject, ...] = (
     ActiveTimeline(),
     History(),
     ChangesAfterHistory(),
+    WideCommit(),
+    SchemaOfWideCommit(),
 )

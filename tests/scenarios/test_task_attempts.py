@@ -11,16 +11,20 @@ appears, and the table is readable, at once and after the next writers.
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from enum import StrEnum
+from itertools import count
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 import pytest
 
 from lakewright.engine.local import ArrowRows, LocalEngine
+from lakewright.errors import LakewrightError, UnavailableError
 from lakewright.model.file_group import parse_data_file
 from lakewright.model.instant import Instant
 from lakewright.storage.base import Storage
@@ -32,10 +36,11 @@ from lakewright.table.options import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import WriterContext
 from lakewright.testing.clock import ManualClock
-from lakewright.testing.storage import Crash, CrashingStorage
+from lakewright.testing.storage import Crash, CrashingStorage, _Wrapped
 from lakewright.write.operations import run_task
 from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
 from lakewright.write.writer import RowSource
+from support.faults import RemoteInMemory
 from support.soak import SOAK, sized
 from support.tables import NO_SERVICES, SCHEMA, Row, WrittenTable, row
 
@@ -115,9 +120,11 @@ class Case:
     operation: Operation
     rows: Sequence[Row]
     aborted: bool = False
+    remote: bool = False
 
     def __str__(self) -> str:
-        return f"{self.table_type} {self.operation} {'aborted' if self.aborted else 'completed'}"
+        ended = "aborted" if self.aborted else "completed"
+        return f"{self.table_type} {self.operation} {ended}{', remote' if self.remote else ''}"
 
     def start(self) -> dict[str, bytes]:
         table = WrittenTable(options=NO_SERVICES).create(self.table_type)
@@ -139,6 +146,13 @@ CASES = [
     for operation, rows in OPERATIONS.items()
     for aborted in (False, True)
 ]
+# Rows of both partitions, which a task writes at once.
+BOTH = [row(f"k{n}", 2, "second", DAYS[n % 2]) for n in range(4)]
+CASES += [
+    Case(kind, Operation.UPSERT, BOTH, aborted, remote=True)
+    for kind in ("COPY_ON_WRITE", "MERGE_ON_READ")
+    for aborted in (False, True)
+]
 # The other operations leave the same kinds of files.
 ARCHIVED = {
     ("COPY_ON_WRITE", Operation.BULK_INSERT),
@@ -156,7 +170,7 @@ def run_attempts(
     storage = MemoryStorage.fresh(start, now_ms=clock.now_ms)
     table = WrittenTable(storage, clock, NO_SERVICES)
     ordered = sorted(case.rows, key=lambda record: str(record["day"]))
-    slow = SlowAttempt(storage, first, later)
+    slow = SlowAttempt(RemoteInMemory(storage) if case.remote else storage, first, later)
     rows = TwoAttempts(pa.Table.from_pylist(ordered, SCHEMA), slow, case.aborted)
     with suppress(AbortedError):
         rows.write_to(table, case.operation)
@@ -198,6 +212,100 @@ def test_rows_are_exact_whatever_call_an_attempt_dies_at(case: Case) -> None:
         assert examine(table.storage, table.clock).is_healthy, name
     # The interruptions prove something only if some attempt has left a file.
     assert appeared
+
+
+# Attempts that storage does not answer once: Spark runs the task again, and only the last attempt
+# reports.
+
+
+class Effect(StrEnum):
+    """What becomes visible of a request that storage does not answer."""
+
+    NONE = "nothing"
+    AT_ONCE = "all of it"
+    LATE = "all of it, after the write has ended"
+
+
+class UnansweredStorage(_Wrapped):
+    """Does not answer one call of a task attempt."""
+
+    __slots__ = ("_effect", "calls", "late", "unanswered")
+
+    def __init__(self, inner: Storage, unanswered: int, effect: Effect) -> None:
+        super().__init__(inner)
+        self.unanswered = unanswered
+        self._effect = effect
+        self.calls = 0
+        self.late: Callable[[], object] = lambda: None
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        buffer = io.BytesIO()
+        yield buffer
+        self.create(path, buffer.getvalue())
+
+    def _call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        self.calls += 1
+        if self.calls - 1 != self.unanswered:
+            return method(*arguments)
+        if self._effect is Effect.AT_ONCE:
+            method(*arguments)
+        elif self._effect is Effect.LATE:
+            self.late = lambda: method(*arguments)
+        raise UnavailableError("storage did not answer", call=method.__name__)
+
+
+@dataclass
+class RetriedTask(LocalEngine):
+    """Runs the task again if storage did not answer, as Spark does: only one attempt reports."""
+
+    unanswered: UnansweredStorage
+
+    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
+        assert isinstance(rows, ArrowRows)
+        batches = rows.table.to_batches()
+        first = replace(task, snapshot=replace(task.snapshot, storage=self.unanswered))
+        status = run_task(first, WriteToken(0, 0, 1), batches)
+        if isinstance(status.error, UnavailableError):
+            status = run_task(task, WriteToken(0, 0, 2), batches)
+        return [status]
+
+
+@pytest.mark.parametrize("effect", Effect)
+@pytest.mark.parametrize("case", [case for case in CASES if not case.aborted], ids=str)
+def test_rows_are_exact_whatever_call_of_a_retried_attempt_is_not_answered(
+    case: Case, effect: Effect
+) -> None:
+    start = case.start()
+    ordered = pa.Table.from_pylist(sorted(case.rows, key=lambda r: str(r["day"])), SCHEMA)
+    second_attempts = 0
+    for unanswered in count(step=sized(2, soak=1)):
+        clock = ManualClock(first_id=1000)
+        clock.sleep(60)
+        storage = MemoryStorage.fresh(start, now_ms=clock.now_ms)
+        table = WrittenTable(storage, clock, NO_SERVICES)
+        inner = RemoteInMemory(storage) if case.remote else storage
+        failing = UnansweredStorage(inner, unanswered, effect)
+        engine = RetriedTask(failing)
+        replace(table.writer(), local_engine=engine).write(case.operation, ArrowRows(ordered))
+        if failing.calls <= unanswered:
+            break
+        clock.sleep(1)
+        with suppress(LakewrightError):
+            failing.late()
+        assert table.rows() == case.expected, unanswered
+        write = load_snapshot(storage).timeline.completed_writes[-1]
+        (commit,) = load_snapshot(storage).commits([write])
+        second_attempts += all("_0-0-2" in path for path in commit.files())
+        newest = row("k0", 3, "newest", DAYS[0])
+        table.upsert([newest])
+        clock.sleep(GRACE_MS / 1000)
+        table.upsert([newest])
+        later = {record["id"]: record for record in [*case.expected, newest]}
+        assert table.rows() == sorted(later.values(), key=str), unanswered
+        assert unlisted(storage) == [], unanswered
+        assert examine(storage, clock).is_healthy, unanswered
+    assert second_attempts
 
 
 @pytest.mark.parametrize(

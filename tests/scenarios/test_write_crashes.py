@@ -16,7 +16,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.table.failed_writes import delete_orphan_files
 from lakewright.table.options import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
-from support.faults import crash_points
+from support.faults import RemoteInMemory, crash_points
 from support.soak import sized
 from support.tables import Row, WrittenTable, row
 
@@ -118,13 +118,37 @@ def fresh(start: dict[str, bytes]) -> WrittenTable:
 
 @pytest.mark.parametrize(("start", "operation"), CASES, indirect=["start"])
 def test_old_or_new_and_the_next_writer_repairs(start: dict[str, bytes], operation: str) -> None:
+    check_every_crash(partial(fresh, start), operation)
+
+
+@pytest.mark.parametrize(
+    ("start", "operation"),
+    [
+        pytest.param(TABLES[name], operation, id=f"{operation}: {name}")
+        for name in PLAIN
+        for operation in ("upsert", "upsert, its work handed on", "insert_overwrite")
+    ],
+    indirect=["start"],
+)
+def test_old_or_new_where_partitions_are_written_at_once(
+    start: dict[str, bytes], operation: str
+) -> None:
+    def remote() -> WrittenTable:
+        table = fresh(start)
+        table.storage = RemoteInMemory(table.storage)
+        return table
+
+    check_every_crash(remote, operation)
+
+
+def check_every_crash(fresh: Callable[[], WrittenTable], operation: str) -> None:
     run = OPERATIONS[operation]
-    old = fresh(start).rows()
-    complete = fresh(start)
+    old = fresh().rows()
+    complete = fresh()
     run(complete)
     new = complete.rows()
     reads: list[list[Row]] = []
-    for _, table in crash_points(partial(fresh, start), run):
+    for _, table in crash_points(fresh, run):
         rows_before = table.rows()
         assert rows_before in (old, new)
         reads.append(rows_before)

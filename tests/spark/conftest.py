@@ -32,6 +32,7 @@ collect_ignore = (
 OWN_SESSIONS = (
     "test_metastore.py",
     "test_lost_attempts.py",
+    "test_retried_tasks.py",
     "test_other_pythons.py",
     "test_secrets.py",
     "test_sessions.py",

@@ -54,6 +54,16 @@ class UnreliableStorage(_Wrapped):
         raise UnavailableError("no answer", call=method.__name__)
 
 
+class RemoteInMemory(_Wrapped):
+    """A storage for which tasks use threads, as for one behind a network."""
+
+    __slots__ = ()
+
+    @property
+    def is_remote(self) -> bool:
+        return True
+
+
 class CommitAnswerLost(CountingStorage):
     """Once `armed`, the answer to the next commit is lost, and `down` more calls fail."""
 

@@ -15,11 +15,11 @@ from lakewright.model.file_group import PARTITION_METADATA
 from lakewright.model.plans import Skip
 from lakewright.model.table_config import META_FOLDER, TableConfig
 from lakewright.storage.base import Storage
+from lakewright.table.commit_request import CommitValidator
 from lakewright.table.create import TableSpec, create_table, table_properties
 from lakewright.table.locks.base import acquired
 from lakewright.table.properties import BACKUP, PROPERTIES, table_exists
 from lakewright.table.snapshot import data_folders, load_snapshot
-from lakewright.table.transaction import CommitValidator
 from lakewright.write.options import (
     find_conflicts,
     spec_from_options,

@@ -11,17 +11,31 @@ empty one, and write an empty one: Hudi's readers do not check collections for n
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.format.avro.container import decode_record, encode_record, record_name
-from lakewright.format.avro.schema import RecordSchema, load_schema, with_nullable_text
+from lakewright.format.avro.container import (
+    container_of,
+    decode_record,
+    encode_fields,
+    encode_record,
+    record_name,
+)
+from lakewright.format.avro.schema import (
+    RecordSchema,
+    field_names,
+    load_schema,
+    with_nullable_text,
+    with_only,
+)
 from lakewright.model.commit_metadata import (
     CleanedPartition,
     CleanMetadata,
     CommitMetadata,
+    CommitNotes,
     IndexCommitMetadata,
     RestoreMetadata,
     RollbackMetadata,
@@ -50,6 +64,7 @@ from lakewright.model.plans import (
     RollbackPlan,
     RollbackRequest,
 )
+from lakewright.utils.concurrent import gc_paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +494,22 @@ _INDEX_PLAN: _RecordCodec[IndexPlan] = _RecordCodec(load_schema("HoodieIndexPlan
 _INDEX_COMMIT: _RecordCodec[IndexCommitMetadata] = _RecordCodec(
     load_schema("HoodieIndexCommitMetadata"), INDEX_COMMIT
 )
+_ONLY_EXTRA = with_only(_COMMIT.schema, {_COMMIT.schema.name: (_EXTRA.name,)})
+_BY_NAME = {codec.schema.name: codec.schema for codec in (_COMMIT, _REPLACE_COMMIT)}
+_NOTES = {
+    name: with_only(schema, {name: (_EXTRA.name, "operationType")})
+    for name, schema in _BY_NAME.items()
+}
+_FILE_IDS = {
+    name: with_only(
+        schema,
+        {
+            name: ("partitionToWriteStats", "partitionToReplaceFileIds"),
+            "HoodieWriteStat": ("fileId",),
+        },
+    )
+    for name, schema in _BY_NAME.items()
+}
 # Only files that need the added fields are written with them: all others are as Hudi writes them.
 _COMPACTION_PLAN_WITH_NEXT_BASE: _RecordCodec[CompactionPlan] = _RecordCodec(
     with_nullable_text(_COMPACTION_PLAN.schema, "HoodieCompactionOperation", "nextBaseInstantTime"),
@@ -514,6 +545,54 @@ def format_commit(value: CommitMetadata) -> bytes:
 def format_replace_commit(value: CommitMetadata) -> bytes:
     """Format the completed file of a replacecommit."""
     return _REPLACE_COMMIT.format(value)
+
+
+# Large commits: what only few fields are needed of, and what is known before the lock is taken.
+
+
+def parse_commit_notes(data: bytes) -> CommitNotes:
+    """Parse what a commit records besides its files, without making values of their statistics."""
+    notes = decode_record(data, _NOTES[record_name(data)])
+    return CommitNotes(operation=notes["operationType"], extra=dict(notes["extraMetadata"] or {}))
+
+
+def parse_file_ids(data: bytes) -> frozenset[str]:
+    """Return the ids of the file groups that a commit wrote or replaced."""
+    decoded = decode_record(data, _FILE_IDS[record_name(data)])
+    stats = decoded["partitionToWriteStats"] or {}
+    replaced = decoded.get("partitionToReplaceFileIds") or {}
+    written = (stat["fileId"] for items in stats.values() for stat in items or () if stat)
+    return frozenset(file_id for file_id in (*written, *chain(*replaced.values())) if file_id)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedCommit:
+    """The completed file of a write, encoded except for its extra metadata."""
+
+    schema: RecordSchema
+    in_front: bytes
+    behind: bytes
+
+    def with_extra(self, extra: Mapping[str, str]) -> bytes:
+        """Return the file; this takes no longer for more files."""
+        encoded = encode_fields({_EXTRA.name: dict(extra)}, _ONLY_EXTRA)
+        return container_of([self.in_front, encoded, self.behind], self.schema)
+
+
+def encode_commit(value: CommitMetadata, *, replaces: bool) -> EncodedCommit:
+    """Encode the completed file of a replacecommit, or of another write."""
+    if value.replaced and not replaces:
+        raise InvalidError("only a replacecommit can replace file groups", replaced=value.replaced)
+    codec = _REPLACE_COMMIT if replaces else _COMMIT
+    names = field_names(codec.schema)
+    place = names.index(_EXTRA.name)
+    with gc_paused():
+        fields = codec.codec.format(replace(value, extra={}))
+        in_front, behind = (
+            encode_fields(fields, with_only(codec.schema, {codec.schema.name: part}))
+            for part in (names[:place], names[place + 1 :])
+        )
+    return EncodedCommit(codec.schema, in_front, behind)
 
 
 def parse_compaction_plan(data: bytes) -> CompactionPlan:

@@ -163,6 +163,19 @@ class CommitMetadata:
         return frozenset(file_id for _, file_id in self.file_groups())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitNotes:
+    """What a commit records besides the files that it wrote and replaced."""
+
+    operation: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def schema(self) -> str | None:
+        """The table's Avro schema at this commit, without meta columns; None if not recorded."""
+        return self.extra.get(SCHEMA_KEY) or None
+
+
 # The earliest requested time as of which the table can be read, in the extra metadata of a clean
 # whose policy does not record an earliest instant to retain.
 READABLE_FROM = "lakewright.clean.readable.from"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
@@ -268,7 +268,7 @@ def build_groups(
     files: Iterable[BaseFile | LogFile],
     view: TimelineView,
     *,
-    replaced: Collection[GroupKey] = (),
+    replaced: Container[GroupKey] = (),
 ) -> list[FileGroup]:
     """Return the file groups of one partition that `view` sees, sorted by file id.
 

@@ -29,12 +29,8 @@ from lakewright.model.schema import META_FIELDS
 from lakewright.model.table_config import TableConfig, TableType
 from lakewright.scan.scan_plan import ScanPlan, path_columns, plan_scan
 from lakewright.storage.base import join_path, split_path
-from lakewright.table.snapshot import (
-    FilesByPartition,
-    Snapshot,
-    files_being_cleaned,
-    files_of_slice,
-)
+from lakewright.table.cleaned_files import files_being_cleaned, files_of_slice
+from lakewright.table.snapshot import FilesByPartition, Snapshot
 
 EARLIEST = "earliest"
 # Services that keep the commit times of the rows they rewrite. A log compaction does not, but the

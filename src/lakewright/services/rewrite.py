@@ -31,7 +31,8 @@ def rewrite_task(context: ExecutionContext, operation: Operation) -> WriteTask:
         raise InvalidError("the table has no schema yet: nothing was written")
     return WriteTask(
         snapshot=replace(
-            snapshot, config=with_write_time_options(snapshot.config, context.options)
+            snapshot.for_workers(),
+            config=with_write_time_options(snapshot.config, context.options),
         ),
         instant=context.instant,
         operation=operation,
@@ -145,7 +146,7 @@ def _process_item(
 ) -> WriteStatus:
     """Process one item on an executor.
 
-    A LakewrightError is returned with the status, so that the engine does not retry the task.
+    A LakewrightError is returned with the status; the engine may raise it, to retry the task.
     """
     if task.attempt is not None:
         token = replace(token, stage=task.attempt.number)

@@ -73,6 +73,7 @@ from lakewright.services.planning import plans_to_supersede
 from lakewright.services.registry import service_by_name, service_of_plan, services
 from lakewright.services.rewrite import RewriteMetadata
 from lakewright.storage.base import Storage
+from lakewright.table.cleaned_files import delete_planless_clean
 from lakewright.table.conflicts import PreemptedError, max_timeline_time, touches_groups
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
 from lakewright.table.heartbeat import PlanHeartbeats
@@ -90,7 +91,7 @@ from lakewright.table.plan_scheduling import (
 from lakewright.table.preemption import format_preempted, preempted_partitions
 from lakewright.table.properties import read_optional
 from lakewright.table.rollback import completed_rollback_of, load_rollback
-from lakewright.table.snapshot import Snapshot, delete_planless_clean, load_snapshot
+from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.time_generator import format_epoch_ms, next_instant_time
 from lakewright.table.transaction import TransactionManager
 from lakewright.write.writer import Commit, commit_result, commit_with_hooks

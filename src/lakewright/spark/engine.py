@@ -18,6 +18,7 @@ from lakewright.spark.writer import (
     SparkRows,
     arrow_schema,
     map_on_workers,
+    raise_if_unavailable,
     translate_spark_error,
     write_rows,
 )
@@ -96,4 +97,4 @@ def _map_batches(
 def _call_each(
     function: Callable[[Item, WriteToken], Answer], items: Sequence[Item], token: WriteToken
 ) -> list[Answer]:
-    return [function(item, token) for item in items]
+    return [raise_if_unavailable(function(item, token)) for item in items]

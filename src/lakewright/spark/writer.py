@@ -203,7 +203,6 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _ROUTE_COLUMN = "_lakewright_route"
-_PARALLELISM_KEY = "spark.lakewright.parallelism"
 _SPECULATION_KEY = "spark.speculation"
 _NO_KEY = "lakewright: rows have no record key"
 # The last two: concurrent queries share objects that Spark serializes while it changes them.
@@ -211,8 +210,9 @@ _WORKER_LOST = re.compile(
     r"ExecutorLost|FetchFailed|Executor heartbeat|worker exited unexpectedly|"
     r"OptionalDataException|ConcurrentModificationException"
 )
-# The message of an InvalidError that our code raised in a UDF, within Spark's message.
+# The message of an error that our code raised in a task, within Spark's message.
 _REFUSED = re.compile(r"lakewright\.errors\.InvalidError: (.+)")
+_UNAVAILABLE = re.compile(r"lakewright\.errors\.UnavailableError: (.+)")
 _CANCELLED = "SPARK_JOB_CANCELLED"
 # Tasks per core where work is distributed by size: sizes predict only roughly how long it takes.
 _TASKS_PER_CORE = 3
@@ -222,6 +222,8 @@ _MIN_SHUFFLE_PARTITIONS = 64
 _MIN_TASK_BYTES_KEY = "spark.sql.adaptive.coalescePartitions.minPartitionSize"
 _MIN_TASK_BYTES = "32k"
 _BUNDLE_BYTES = 256 << 20
+# Bundles of up to so many bytes go to all tasks.
+_MAX_LITERAL_BYTES = 1 << 20
 # By session: how many writes run in threads of this process, and the settings to restore.
 _CHANGED_SETTINGS: WeakKeyDictionary[SparkSession, tuple[int, dict[str, str | None]]] = (
     WeakKeyDictionary()
@@ -291,7 +293,20 @@ def _statuses(frame: DataFrame, work: Callable[..., Iterator[pa.RecordBatch]]) -
 
 
 def _write_batches(pickled: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return _encoded_status(run_task(pickle.loads(pickled), _write_token(), batches))
+    status = run_task(pickle.loads(pickled), _write_token(), batches)
+    return _encoded_status(raise_if_unavailable(status))
+
+
+def raise_if_unavailable(answer: Answer) -> Answer:
+    """Raise the UnavailableError of a task attempt, so that Spark runs the task again.
+
+    Another attempt cannot change any other error, so those are returned to the driver. The files
+    of this attempt have names of their own, and their markers stay: the driver deletes them before
+    the commit.
+    """
+    if isinstance(answer, WriteStatus) and isinstance(answer.error, UnavailableError):
+        raise answer.error
+    return answer
 
 
 def _run_deferred_work(
@@ -304,7 +319,7 @@ def _run_deferred_work(
 def _deferred_bundle(
     pickled: bytes, works: Sequence[DeferredWork], token: WriteToken
 ) -> WriteStatus:
-    return run_deferred(pickle.loads(pickled), token, works)
+    return raise_if_unavailable(run_deferred(pickle.loads(pickled), token, works))
 
 
 def map_on_workers(
@@ -315,28 +330,56 @@ def map_on_workers(
 ) -> list[Answer]:
     """Call `do` on bundles of items in Spark tasks; return one result for each bundle.
 
-    Items are distributed by their sizes. There are as many bundles as tasks: each task gets the
-    number of its bundle.
+    Items are distributed by their sizes. There are as many bundles as tasks.
     """
     if not items:
         return []
     require_workers(spark)
-    # A cluster may have grown since its parallelism was determined.
-    tasks = max(_parallelism(spark) * _TASKS_PER_CORE, sum(map(size, items)) // _BUNDLE_BYTES)
-    bundles = pack_by_size(items, size, tasks)
-    numbers = spark.range(0, len(bundles), 1, len(bundles))
-    rows = numbers.mapInArrow(
-        partial(_call_on_bundles, pickle.dumps((do, bundles))), "answer binary"
-    )
-    return [pickle.loads(row.answer) for row in rows.collect()]
+    tasks = 1
+    if len(items) > 1:
+        # A cluster with dynamic allocation grows with the tasks that wait.
+        by_cores = _parallelism(spark) * _TASKS_PER_CORE
+        tasks = max(by_cores, sum(map(size, items)) // _BUNDLE_BYTES)
+    bundles = [pickle.dumps(bundle) for bundle in pack_by_size(items, size, tasks)]
+    answers = _dealt(spark, bundles, partial(_call_on_bundles, pickle.dumps(do))).collect()
+    return [pickle.loads(row.answer) for row in answers]
 
 
-def _call_on_bundles(pickled: bytes, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    function, bundles = pickle.loads(pickled)
-    for batch in numbers:
-        for number in batch.column(0).to_pylist():
-            answer = pickle.dumps(function(bundles[number], _write_token()))
-            yield pa.RecordBatch.from_pydict({"answer": [answer]})
+def _dealt(
+    spark: SparkSession,
+    bundles: Sequence[bytes],
+    call: Callable[[Iterator[bytes]], Iterator[pa.RecordBatch]],
+) -> DataFrame:
+    """Return the answers of a call in a task for each bundle."""
+    if sum(map(len, bundles)) <= _MAX_LITERAL_BYTES:
+        # The function of all tasks contains all bundles, which costs less than a shuffle.
+        numbered = spark.range(0, len(bundles), 1, len(bundles))
+        return numbered.mapInArrow(partial(_call_by_number, call, tuple(bundles)), "answer binary")
+    numbers = pa.array(range(len(bundles)), pa.int32())
+    table = pa.table([numbers, pa.array(bundles, pa.binary())], names=["number", "bundle"])
+    dealt = spark.createDataFrame(table).repartitionById(len(bundles), "number").select("bundle")
+    return dealt.mapInArrow(partial(_call_by_row, call), "answer binary")
+
+
+def _call_by_number(
+    call: Callable[[Iterator[bytes]], Iterator[pa.RecordBatch]],
+    bundles: Sequence[bytes],
+    numbers: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    return call(bundles[number] for batch in numbers for number in batch.column(0).to_pylist())
+
+
+def _call_by_row(
+    call: Callable[[Iterator[bytes]], Iterator[pa.RecordBatch]], rows: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    return call(bundle for batch in rows for bundle in batch.column(0).to_pylist())
+
+
+def _call_on_bundles(pickled: bytes, bundles: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
+    function = pickle.loads(pickled)
+    for bundle in bundles:
+        answer = pickle.dumps(function(pickle.loads(bundle), _write_token()))
+        yield pa.RecordBatch.from_pydict({"answer": [answer]})
 
 
 def _write_token() -> WriteToken:
@@ -484,15 +527,10 @@ def _is_plain_field(frame: DataFrame, field: PartitionField, task: WriteTask) ->
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """Return how many tasks Spark runs at once, determined once for a session."""
-    cached = spark.conf.get(_PARALLELISM_KEY, "")
-    if cached:
-        return int(cached)
+    """Return how many tasks Spark runs at once, on the executors that it has now."""
     # Spark splits a range into as many partitions as it has cores; no other way to find out works
     # on Spark Connect too.
-    tasks = spark.range(1 << 16).select(F.spark_partition_id().alias("p")).distinct().count()
-    spark.conf.set(_PARALLELISM_KEY, str(tasks))
-    return tasks
+    return spark.range(1 << 16).select(F.spark_partition_id().alias("p")).distinct().count()
 
 
 def _translate_error(error: Exception, task: WriteTask) -> Exception:
@@ -507,6 +545,9 @@ def translate_spark_error(error: Exception) -> Exception:
     refused = _REFUSED.search(text)
     if refused:
         return InvalidError(refused[1].strip())
+    unavailable = _UNAVAILABLE.search(text)
+    if unavailable:
+        return UnavailableError(unavailable[1].strip())
     # Workers on some machines of a cluster may differ from the one that was checked.
     python_problem = problem_in(text)
     if python_problem is not None:

@@ -87,6 +87,11 @@ class Storage(Protocol):
         return False
 
     @property
+    def is_remote(self) -> bool:
+        """Whether each call waits for a network, so that threads make many calls take less time."""
+        return False
+
+    @property
     def parallel_listings(self) -> int:
         """How many trees to list concurrently; few on a disk, where threads cost more than I/O."""
         return 2
@@ -215,6 +220,11 @@ class RemoteStorage(Storage):
     @property
     def has_own_clock(self) -> bool:
         """Always: modification times come from the service."""
+        return True
+
+    @property
+    def is_remote(self) -> bool:
+        """Always."""
         return True
 
     @property

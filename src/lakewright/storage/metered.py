@@ -37,6 +37,11 @@ class ForwardingStorage(Storage):
         return self.inner.has_own_clock
 
     @property
+    def is_remote(self) -> bool:
+        """As the inner storage."""
+        return self.inner.is_remote
+
+    @property
     def parallel_listings(self) -> int:
         """As the inner storage."""
         return self.inner.parallel_listings

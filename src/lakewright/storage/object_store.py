@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache, partial
-from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 import obstore
 import pyarrow as pa
@@ -44,6 +43,7 @@ from lakewright.storage.base import (
     map_in_threads,
     split_path,
 )
+from lakewright.storage.multipart import MultipartOutput, PartQueue
 from lakewright.storage.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -313,11 +313,17 @@ def status_of(error: Exception) -> int:
 
 
 class RangedInput(io.RawIOBase):
-    """A remote file of `size` bytes for pyarrow; `read_range(offset, length)` returns its bytes."""
+    """A remote file of `size` bytes for pyarrow; `read_range(offset, length)` returns its bytes.
 
-    def __init__(self, size: int, read_range: Callable[[int, int], bytes]) -> None:
+    `tail` are the last bytes of the file, as many as the caller has read already.
+    """
+
+    def __init__(
+        self, size: int, read_range: Callable[[int, int], bytes], tail: bytes = b""
+    ) -> None:
         self._size = size
         self._read_range = read_range
+        self._tail = tail
         self._position = 0
 
     def readable(self) -> bool:
@@ -342,9 +348,16 @@ class RangedInput(io.RawIOBase):
         """Return up to `size` bytes, or all that remain."""
         remaining = max(0, self._size - self._position)
         to_read = remaining if size is None or size < 0 else min(size, remaining)
-        data = self._read_range(self._position, to_read)
+        data = self._read_at(self._position, to_read)
         self._position += len(data)
         return data
+
+    def _read_at(self, offset: int, length: int) -> bytes:
+        tail_start = self._size - len(self._tail)
+        if offset >= tail_start:
+            return self._tail[offset - tail_start : offset - tail_start + length]
+        in_front = self._read_range(offset, min(length, tail_start - offset))
+        return in_front + self._tail[: max(0, offset + length - tail_start)]
 
 
 # Metadata key of the token by which a writer recognises its own objects. It is a plain word: Azure
@@ -352,8 +365,18 @@ class RangedInput(io.RawIOBase):
 _TOKEN_KEY = "lakewright"
 _PUT_ATTEMPTS = 3
 
+# The names of empty files of which a table may have one in each folder: the markers of a write, and
+# those of partitions that are done. Hadoop makes no folder of such a name.
+_EMPTY_FILE = re.compile(
+    r"\.marker\.(?:CREATE|MERGE|APPEND)$|(?:^|/)(?:_SUCCESS|\.lakewright_done)$"
+)
+
+# What a store sends in less time than it takes to answer: a footer with a bloom filter is smaller.
+_TAIL_BYTES = 1 << 20
 _IN_MEMORY = 16 * 1024 * 1024
 _LARGEST_SINGLE_PUT = 64 * 1024 * 1024
+_PART_BYTES = 8 * 1024 * 1024
+_PARTS_AT_ONCE = 2
 _LIST_CHUNK = 1000
 
 
@@ -410,8 +433,9 @@ class ObjectStorage(RemoteStorage, VersionedStorage):
         """Yield all files in `folder` and below, from one listing of any depth."""
         files_of: dict[str, set[str]] = {}
         for file in self._list_deep(check_folder(folder)):
-            # A folder marker is listed without its slash, like an empty file: list its parent.
-            if file.size == 0:
+            # A folder marker is listed without its slash, like an empty file: list its parent,
+            # unless the name is one that tables give to empty files only.
+            if file.size == 0 and _EMPTY_FILE.search(file.path) is None:
                 parent, _ = split_path(file.path)
                 if parent not in files_of:
                     files_of[parent] = {child.path for child in self._list_level(parent)[0]}
@@ -450,11 +474,13 @@ class ObjectStorage(RemoteStorage, VersionedStorage):
                 raise
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """Open a file for random access; each read is one request. The caller closes it."""
-        file = self.status(path)
-        if file is None:
-            raise MissingFileError("there is no such file", path=path)
-        return pa.PythonFile(RangedInput(file.size, partial(self.read_range, path)), mode="r")
+        """Open a file for random access; the caller closes it.
+
+        Opening it reads its end, in one request that finds out its size as well: a small file
+        needs no other, and a parquet file is read from its end. Each read before that is a request.
+        """
+        size, tail = self._read_tail(check_path(path))
+        return pa.PythonFile(RangedInput(size, partial(self.read_range, path), tail), mode="r")
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file; ConflictError if it exists."""
@@ -462,23 +488,40 @@ class ObjectStorage(RemoteStorage, VersionedStorage):
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """Write a new file in pieces, buffered on local disk until the block ends.
+        """Write a new file in pieces; the parts of a large one are uploaded while it is written.
 
-        Above 64 MiB it is a multipart upload, which cannot be conditional: an existing file still
-        raises ConflictError, but not a file that another process creates concurrently.
+        That is a multipart upload, which cannot be conditional: an existing file still raises
+        ConflictError, but not a file that another process creates concurrently. A process that dies
+        leaves parts which no listing shows, and which a lifecycle rule of the bucket deletes.
         """
         check_path(path)
-        with SpooledTemporaryFile(_IN_MEMORY) as pieces:
-            yield cast(BinaryIO, pieces)
-            size = pieces.seek(0, io.SEEK_END)
-            pieces.seek(0)
-            if size <= _LARGEST_SINGLE_PUT:
-                self.create(path, pieces.read())
-                return
-            if self.exists(path):
-                raise ConflictError("the file exists already", path=path)
-            with translated_errors(path):
-                obstore.put(self._client, path, cast(BinaryIO, pieces), use_multipart=True)
+        output = MultipartOutput(
+            partial(self._upload, path), part_bytes=_PART_BYTES, small_bytes=_IN_MEMORY
+        )
+        try:
+            yield cast(BinaryIO, output)
+            kept = output.kept()
+            if kept is None:
+                output.complete()
+            elif output.tell() <= _LARGEST_SINGLE_PUT:
+                self.create(path, kept.read())
+            else:
+                self._upload(path, kept)
+        finally:
+            output.discard()
+
+    def _upload(self, path: str, content: PartQueue | IO[bytes]) -> None:
+        if self.exists(path):
+            raise ConflictError("the file exists already", path=path)
+        with translated_errors(path):
+            obstore.put(
+                self._client,
+                path,
+                iter(content) if isinstance(content, PartQueue) else cast(BinaryIO, content),
+                use_multipart=True,
+                chunk_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
 
     def replace(self, path: str, data: bytes) -> None:
         """Write a file whether it exists or not."""
@@ -517,6 +560,24 @@ class ObjectStorage(RemoteStorage, VersionedStorage):
     def delete_folder(self, folder: str) -> None:
         """Delete a folder with everything in it; never the root."""
         self.delete_many([file.path for file in self._list_deep(check_path(folder))])
+
+    def _read_tail(self, path: str) -> tuple[int, bytes]:
+        """Return the size of a file, and its last bytes if the store can send them."""
+        if self.location.kind != "azure":
+            try:
+                with translated_errors(path):
+                    response = obstore.get(
+                        self._client, path, options={"range": {"suffix": _TAIL_BYTES}}
+                    )
+                    return response.meta["size"], bytes(response.bytes())
+            except InvalidError as error:
+                # An empty file has no range, and not every store knows ranges from the end.
+                if not isinstance(error.__cause__, BaseError) or status_of(error.__cause__) != 416:
+                    raise
+        file = self.status(path)
+        if file is None:
+            raise MissingFileError("there is no such file", path=path)
+        return file.size, b""
 
     @property
     def _client(self) -> ObjectStore:

@@ -22,9 +22,10 @@ from lakewright.model.file_group import GroupKey, TimelineView, parse_data_file
 from lakewright.model.instant import WRITE_ACTIONS, Action, Instant
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import split_path
+from lakewright.table.cleaned_files import slices_before_cleaning
 from lakewright.table.instant_files import find_files
 from lakewright.table.properties import read_optional
-from lakewright.table.snapshot import Snapshot, slices_before_cleaning
+from lakewright.table.snapshot import Snapshot
 
 _PARSERS: Mapping[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(WRITE_ACTIONS, parse_commit),

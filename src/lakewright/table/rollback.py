@@ -31,6 +31,7 @@ from lakewright.model.plans import InstantRef, RollbackCause, RollbackPlan, Roll
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import join_path, split_path
 from lakewright.table.archived_timeline import archived_times_in, load_archived_metadata
+from lakewright.table.cleaned_files import slices_before_cleaning
 from lakewright.table.conflicts import OperationKind, operation_of_commit
 from lakewright.table.damaged_commits import find_damage, with_commits_from_file_names
 from lakewright.table.instant_files import (
@@ -49,7 +50,7 @@ from lakewright.table.instant_files import (
 from lakewright.table.markers import list_markers, marked_files
 from lakewright.table.options import FailedWritesPolicy
 from lakewright.table.properties import read_optional
-from lakewright.table.snapshot import Snapshot, slices_before_cleaning
+from lakewright.table.snapshot import Snapshot
 from lakewright.table.time_generator import TimeGenerator
 
 # Which instants may be rolled back: those without which the table is what it was before them.

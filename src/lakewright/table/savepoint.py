@@ -36,6 +36,7 @@ from lakewright.model.plans import InstantRef, RestorePlan
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import join_path
 from lakewright.table.archived_timeline import archived_times_in
+from lakewright.table.cleaned_files import files_of_slice, slices_before_cleaning
 from lakewright.table.damaged_commits import (
     find_damage,
     require_readable,
@@ -59,12 +60,7 @@ from lakewright.table.rollback import (
     pending_rollback_of,
     rollback_locked,
 )
-from lakewright.table.snapshot import (
-    Snapshot,
-    files_of_slice,
-    load_snapshot,
-    slices_before_cleaning,
-)
+from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.time_generator import TimeGenerator
 from lakewright.table.transaction import WriterContext
 

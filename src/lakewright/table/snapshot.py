@@ -4,14 +4,14 @@ A snapshot is immutable. Commit metadata, plans, the archived timeline and file 
 when a query needs them.
 
 The sections: listing partitions and their data files; `Snapshot`; loading a snapshot; completed
-writes in the order newest first; files that cleans have deleted or are about to delete.
+writes in the order newest first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import chain
 
@@ -24,16 +24,22 @@ from lakewright.format.timeline_metadata import (
     parse_clean,
     parse_clean_plan,
     parse_commit,
+    parse_commit_notes,
     parse_compaction_plan,
+    parse_file_ids,
     parse_requested_replace,
 )
-from lakewright.model.commit_metadata import READABLE_FROM, SERVICE_OPERATIONS, CommitMetadata
+from lakewright.model.commit_metadata import (
+    READABLE_FROM,
+    SERVICE_OPERATIONS,
+    CommitMetadata,
+    CommitNotes,
+)
 from lakewright.model.file_group import (
     PARTITION_METADATA,
     BaseFile,
     DuplicateBaseFileError,
     FileGroup,
-    FileSlice,
     GroupKey,
     LogFile,
     TimelineView,
@@ -52,6 +58,7 @@ from lakewright.model.instant import (
     parse_time,
 )
 from lakewright.model.plans import CleanPlan, ClusteringPlan, CompactionPlan
+from lakewright.model.replaced_groups import ReplacedGroups
 from lakewright.model.schema import query_schema
 from lakewright.model.table_config import META_FOLDER, TableConfig
 from lakewright.model.timeline import Timeline
@@ -61,7 +68,6 @@ from lakewright.storage.base import (
     Storage,
     join_path,
     map_in_threads,
-    split_path,
 )
 from lakewright.table.archived_timeline import (
     archived_clustering_plans,
@@ -163,12 +169,20 @@ _LOCAL_ZONE_TOLERANCE_MS = 28 * 3_600_000
 _PLANNED_ACTIONS = (Action.COMPACTION, Action.LOG_COMPACTION, Action.CLUSTERING)
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a snapshot of a worker knows without reading commits; None if it has to read them."""
+
+    schema: str | None
+    replaced: ReplacedGroups | None
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The table's properties and timeline as they were when the snapshot was loaded.
 
     It never changes: a commit that completes later is not visible. Each metadata file is read at
-    most once.
+    most once. A pickled copy has none of what was read, except what `for_workers` has prepared.
     """
 
     storage: Storage
@@ -178,6 +192,21 @@ class Snapshot:
     # Set on the copies that are sent to workers, so that they do not list the markers for each
     # partition.
     _unlisted: frozenset[str] | None = field(default=None, repr=False, compare=False)
+    # The content of files of which only a part was needed so far.
+    _data: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
+    _prepared: _Known | None = field(default=None, repr=False, compare=False)
+    _known: _Known | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out what was read: commits of large writes would take longer than a task."""
+        state = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {
+            **state,
+            "_commits": {},
+            "_data": {},
+            "_prepared": None,
+            "_known": self._known or self._prepared,
+        }
 
     @cached_property
     def archived(self) -> tuple[Instant, ...]:
@@ -266,12 +295,23 @@ class Snapshot:
         }
         return replace(self, _commits={**unchanged, **self._commits})
 
-    def with_own_cache(self) -> Snapshot:
-        """Return the snapshot with a copy of what it has read: it does not get what is read later.
+    def for_workers(self) -> Snapshot:
+        """Return the snapshot whose pickled copies know the schema, and what has been replaced.
 
-        A snapshot that is sent to workers takes along all that it has read.
+        They know the replaced file groups if all replace commits were read already.
         """
-        return replace(self, _commits=dict(self._commits))
+        replacing = [i for i in self.view().writes() if i.action == Action.REPLACE_COMMIT]
+        are_read = all(i.requested_at in self._commits for i in replacing)
+        known = _Known(
+            schema=self.avro_schema() if self.timeline.completed_writes else None,
+            replaced=ReplacedGroups.of(self.replaced(self.view())) if are_read else None,
+        )
+        return replace(self, _commits=dict(self._commits), _data={}, _prepared=known)
+
+    def _knows(self, view: TimelineView) -> bool:
+        """Whether `view` is one of the whole timeline, on a worker."""
+        is_bounded = view.requested_until is not None or view.completed_until is not None
+        return self._known is not None and view.timeline is self.timeline and not is_bounded
 
     def commits(self, instants: Iterable[Instant]) -> list[CommitMetadata]:
         """Return the commit metadata of each of these completed writes, active or archived."""
@@ -284,18 +324,51 @@ class Snapshot:
                 if data is not None:
                     with errors_in_file(self.timeline_path(instant)):
                         self._commits[instant.requested_at] = parse_commit(data)
+                    self._data.pop(instant.requested_at, None)
         archived = {i.requested_at for i in missing} - self._commits.keys()
         if archived:
             self._load_archived(archived)
         return [self._commits[i.requested_at] for i in requested]
 
+    def notes(self, instant: Instant) -> CommitNotes:
+        """Return what one of these completed writes records besides its files."""
+        data = self._data_of(instant)
+        if data is None:
+            (commit,) = self.commits([instant])
+            return CommitNotes(operation=commit.operation, extra=commit.extra)
+        with errors_in_file(self.timeline_path(instant)):
+            return parse_commit_notes(data)
+
+    def file_ids(self, instant: Instant) -> frozenset[str]:
+        """Return the ids of the file groups that one of these completed writes changed."""
+        data = self._data_of(instant)
+        if data is None:
+            return self.commits([instant])[0].file_ids()
+        with errors_in_file(self.timeline_path(instant)):
+            return parse_file_ids(data)
+
+    def _data_of(self, instant: Instant) -> bytes | None:
+        """Return the content of a write's completed file; None if it is archived, or parsed."""
+        at = instant.requested_at
+        if at in self._commits or at not in self.timeline.by_time:
+            return None
+        if at not in self._data:
+            (data,) = self._read_active([instant])
+            if data is None:
+                return None
+            self._data[at] = data
+        return self._data[at]
+
     def _read_active(self, instants: list[Instant]) -> list[bytes | None]:
         """Return the content of timeline files; None for instants archived concurrently."""
-        paths = [self.timeline_path(instant) for instant in instants]
+        unread = [i for i in instants if i.requested_at not in self._data]
+        paths = [self.timeline_path(instant) for instant in unread]
         try:
-            return list(self.storage.read_many(paths)) if paths else []
+            read: list[bytes | None] = [*self.storage.read_many(paths)] if paths else []
         except MissingFileError:
-            return [read_optional(self.storage, path) for path in paths]
+            read = [read_optional(self.storage, path) for path in paths]
+        found = dict(zip((i.requested_at for i in unread), read, strict=True))
+        return [found.get(i.requested_at, self._data.get(i.requested_at)) for i in instants]
 
     def _load_archived(self, times: set[str]) -> None:
         archived = self.archived_commits(first=min(times), last=max(times))
@@ -327,6 +400,8 @@ class Snapshot:
 
     def avro_schema(self, view: TimelineView | None = None) -> str | None:
         """Return the schema that the newest write visible to `view` has recorded, if any has."""
+        if self._known is not None and self._known.schema and (not view or self._knows(view)):
+            return self._known.schema
         for commit in self._commits_in_schema_order(view or self.view()):
             if commit.extra.get("latest_schema"):
                 raise UnsupportedError(
@@ -337,7 +412,7 @@ class Snapshot:
                 return commit.schema
         return self.config.properties.get("hoodie.table.create.schema") or None
 
-    def _commits_in_schema_order(self, view: TimelineView) -> Iterator[CommitMetadata]:
+    def _commits_in_schema_order(self, view: TimelineView) -> Iterator[CommitNotes]:
         """Yield the commits that a view sees, in the order in which their schema counts.
 
         A table service does not change the schema: the schema it has recorded may lack a column of
@@ -346,7 +421,7 @@ class Snapshot:
         """
         service_commits = []
         for instant in sorted(view.writes(), key=lambda i: i.requested_at, reverse=True):
-            (commit,) = self.commits([instant])
+            commit = self.notes(instant)
             if commit.operation in SERVICE_OPERATIONS:
                 service_commits.append(commit)
             else:
@@ -355,7 +430,7 @@ class Snapshot:
         archived_view = replace(view, archived=self.archived_times)
         for instant in reversed(self.archived):
             if archived_view.includes(instant.requested_at):
-                yield from self.commits([instant])
+                yield self.notes(instant)
 
     def replaced(self, view: TimelineView) -> set[GroupKey]:
         """Return the file groups that replace commits have removed from the table."""
@@ -440,7 +515,11 @@ class Snapshot:
             return self._build_file_groups(view, self._without_duplicate_bases(view, listed))
 
     def _build_file_groups(self, view: TimelineView, files: FilesByPartition) -> list[FileGroup]:
-        replaced = self.replaced(view)
+        replaced: Container[GroupKey] | None = None
+        if self._known is not None and self._knows(view):
+            replaced = self._known.replaced
+        if replaced is None:
+            replaced = self.replaced(view)
         return [
             group
             for partition, names in files.items()
@@ -594,7 +673,7 @@ def load_consistent_snapshot(storage: Storage) -> Snapshot:
     files = list_timeline(storage, first.config)
     # Other instants are kept: a savepoint decides where the timeline starts.
     instants = (i for i in files if not i.is_write or (i.completed_at or "") <= latest)
-    return replace(first, timeline=Timeline.from_instants(instants), _commits={})
+    return replace(first, timeline=Timeline.from_instants(instants), _commits={}, _data={})
 
 
 def load_snapshot_and_files(storage: Storage) -> tuple[Snapshot, tuple[Instant, ...]]:
@@ -668,92 +747,3 @@ def search_commits(
 def _batches(instants: Sequence[Instant]) -> Iterator[Sequence[Instant]]:
     for first in range(0, len(instants), _COMMITS_PER_READ):
         yield instants[first : first + _COMMITS_PER_READ]
-
-
-# Files of an earlier state of the table that cleans have deleted, or are about to delete.
-
-
-def slices_before_cleaning(
-    snapshot: Snapshot, view: TimelineView, partitions: Iterable[str] | None = None, *, since: str
-) -> tuple[list[FileSlice], dict[GroupKey, list[str]]]:
-    """Return what a query bounded by `view` reads, as if no clean had run after `since`.
-
-    The second part names the files among them, by file group, that are lost: deleted by a clean
-    that completed after `since`, or listed in the plan of a pending clean.
-    """
-    selected = None if partitions is None else list(partitions)
-    cleaned, listed = _cleaned_files(snapshot, since), snapshot.files(selected)
-    files = {
-        partition: _with_cleaned(listed.get(partition, ()), cleaned.get(partition, ()))
-        for partition in sorted({*listed, *cleaned} if selected is None else selected)
-    }
-    slices = [group.latest_merged_slice() for group in snapshot.groups(view, files)]
-    cleaned_files: dict[GroupKey, list[str]] = {}
-    for file_slice in slices:
-        names = [file.name for file in files_of_slice(file_slice)]
-        cleaned_names = [name for name in names if name in cleaned.get(file_slice.partition, ())]
-        if cleaned_names:
-            cleaned_files[file_slice.partition, file_slice.file_id] = cleaned_names
-    return slices, cleaned_files
-
-
-def files_of_slice(file_slice: FileSlice) -> list[BaseFile | LogFile]:
-    """Return the files of a slice: its base file, then its log files from newest to oldest."""
-    return [*([file_slice.base] if file_slice.base else []), *reversed(file_slice.logs)]
-
-
-def _with_cleaned(
-    listed: Iterable[BaseFile | LogFile], cleaned_names: Iterable[str]
-) -> list[BaseFile | LogFile]:
-    by_name = {file.name: file for file in listed}
-    cleaned = [
-        file
-        for name in sorted(cleaned_names)
-        if name not in by_name and (file := parse_data_file(name))
-    ]
-    return [*by_name.values(), *cleaned]
-
-
-def files_being_cleaned(snapshot: Snapshot) -> dict[str, set[str]]:
-    """Return the names, by partition, of the files that a pending clean deletes or has deleted."""
-    files: dict[str, set[str]] = {}
-    for _, plan in snapshot.pending_cleans():
-        _add_names(files, _planned_names(plan))
-    return files
-
-
-def delete_planless_clean(snapshot: Snapshot, clean: Instant) -> bool:
-    """Delete a pending clean that never got a plan from the timeline; False if it has one.
-
-    The caller holds the table's lock and has loaded the snapshot under it.
-    """
-    if clean in dict(snapshot.pending_cleans()):
-        return False
-    for state in (State.INFLIGHT, State.REQUESTED):
-        snapshot.storage.delete(snapshot.timeline_path(replace(clean, state=state)))
-    return True
-
-
-def _cleaned_files(snapshot: Snapshot, since: str) -> dict[str, set[str]]:
-    """Return the names, by partition, of files that cleans deleted after `since` or will delete."""
-    files = files_being_cleaned(snapshot)
-    for clean in snapshot.timeline.completed(Action.CLEAN):
-        if (clean.completed_at or "") > since:
-            path = snapshot.timeline_path(clean)
-            with errors_in_file(path):
-                metadata = parse_clean(snapshot.storage.read(path))
-            for partition, part in metadata.partitions.items():
-                names = {split_path(path)[1] for path in (*part.deleted, *part.failed)}
-                _add_names(files, {partition: names})
-    return files
-
-
-def _add_names(target: dict[str, set[str]], added: Mapping[str, Iterable[str]]) -> None:
-    for partition, names in added.items():
-        target.setdefault(partition, set()).update(names)
-
-
-def _planned_names(plan: CleanPlan) -> dict[str, set[str]]:
-    names = {name: {split_path(f.path)[1] for f in files} for name, files in plan.files.items()}
-    _add_names(names, plan.bare_files)
-    return names

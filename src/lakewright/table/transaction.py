@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 from lakewright.clock import Clock, zone_of
 from lakewright.errors import ConflictError, InvalidError, LakewrightError, UnavailableError
-from lakewright.format.timeline_metadata import format_commit, format_replace_commit
+from lakewright.format.timeline_metadata import encode_commit
 from lakewright.model.commit_metadata import CommitMetadata
-from lakewright.model.file_group import group_of, parse_data_file
+from lakewright.model.file_group import group_of
 from lakewright.model.instant import (
     REWRITES,
     WRITE_ACTIONS,
@@ -37,8 +37,14 @@ from lakewright.model.instant import (
 from lakewright.model.table_config import TableConfig
 from lakewright.model.timeline import Timeline
 from lakewright.options import settings_from
-from lakewright.storage.base import Storage, split_path
+from lakewright.storage.base import Storage
 from lakewright.table.archived_timeline import archived_times_in
+from lakewright.table.commit_request import (
+    CommitContributor,
+    CommitRequest,
+    CommitValidator,
+    check_files,
+)
 from lakewright.table.conflicts import ConflictChecker, max_timeline_time
 from lakewright.table.failed_writes import rollback_failed_writes
 from lakewright.table.feature_checks import check_writable, check_write_can_begin
@@ -66,23 +72,6 @@ from lakewright.table.snapshot import (
 from lakewright.table.time_generator import TimeGenerator, format_epoch_ms
 
 Result = TypeVar("Result")
-
-
-def check_files(metadata: CommitMetadata, instant: InstantTime) -> None:
-    """Raise InvalidError if the metadata lists a file that this instant cannot have written."""
-    paths = [path for stat in metadata.write_stats() for path in stat.paths or ("",)]
-    for path in paths:
-        file = parse_data_file(split_path(path)[1])
-        if file is None or file.instant != instant:
-            raise InvalidError(
-                "a write lists a file that is not one of its own", path=path, instant=instant
-            )
-
-
-def commit_bytes(action: Action, metadata: CommitMetadata) -> bytes:
-    """Return the content of the completed file of a write with this action."""
-    replaces = action == Action.REPLACE_COMMIT
-    return (format_replace_commit if replaces else format_commit)(metadata)
 
 
 _SINGLE_WRITER_WAIT_MS = 1
@@ -194,24 +183,9 @@ class WriterContext:
         return action == Action.CLUSTERING and self.plan_settings(config).expire_clusterings
 
 
+_PREPARATIONS = 3
 _ROLLBACK_POLLS = 6
 _ROLLBACK_POLL_S = 0.2
-
-
-class CommitValidator(Protocol):
-    """Checks that a write may commit on the table as it is then."""
-
-    def validate(self, current: Snapshot) -> None:
-        """Raise ConflictError if the write must not commit; called under the table's lock."""
-        ...
-
-
-class CommitContributor(Protocol):
-    """Adds extra metadata to a commit, derived from the table as it is then."""
-
-    def extra_metadata(self, current: Snapshot) -> Mapping[str, str]:
-        """Return entries for the commit's extra metadata; called under the table's lock."""
-        ...
 
 
 class _State(Enum):
@@ -219,28 +193,6 @@ class _State(Enum):
     UNKNOWN = auto()  # storage did not answer whether it created the completed file
     COMMITTED = auto()
     ABORTED = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class _CommitRequest:
-    """What `Transaction.commit` was called with."""
-
-    metadata: CommitMetadata
-    validators: Sequence[CommitValidator]
-    contributors: Sequence[CommitContributor]
-
-    def validate(self, current: Snapshot) -> None:
-        for validator in self.validators:
-            validator.validate(current)
-
-    def final_metadata(self, current: Snapshot) -> CommitMetadata:
-        """The metadata with what the contributors add."""
-        added: dict[str, str] = {}
-        for contributor in self.contributors:
-            added.update(contributor.extra_metadata(current))
-        if not added:
-            return self.metadata
-        return replace(self.metadata, extra={**self.metadata.extra, **added})
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +239,7 @@ class Transaction:
         self._storage = writer.storage
         self._state = _State.OPEN
         self._attempted_instant: Instant | None = None
-        self._attempted_metadata: CommitMetadata | None = None
+        self._attempted: tuple[CommitMetadata, bytes] | None = None
         self._listed_files: frozenset[str] = frozenset()
         self._reported_files: frozenset[str] = frozenset()
         self.after = snapshot
@@ -342,8 +294,10 @@ class Transaction:
         if self._state is _State.OPEN:
             self._remove_other_attempts(metadata)
         self._storage.sync(sorted(metadata.files()))
-        request = _CommitRequest(metadata, validators, contributors)
-        published = self.writer.run_locked(lambda lock: self._publish(lock, request))
+        replaces = self._completed_action == Action.REPLACE_COMMIT
+        encoded = encode_commit(metadata, replaces=replaces)
+        request = CommitRequest(metadata, encoded, validators, contributors)
+        published = self._publish_prepared(request)
         if not published.lock_held:
             with self.writer.locked():
                 self._confirm(published, request)
@@ -351,7 +305,27 @@ class Transaction:
         self._clean_up()
         return published.instant
 
-    def _publish(self, lock: Lock, request: _CommitRequest) -> _PublishedCommit:
+    def _publish_prepared(self, request: CommitRequest) -> _PublishedCommit:
+        """Publish under the lock; where validators have files to read first, release it for that.
+
+        Other writers may complete again and again: in the end the files are read under the lock.
+        """
+        for _ in range(_PREPARATIONS):
+            published = self.writer.run_locked(
+                lambda lock: self._publish(lock, request, may_prepare=True)
+            )
+            if isinstance(published, _PublishedCommit):
+                return published
+            for validator in request.unprepared(published):
+                validator.prepare(published)
+        last = self.writer.run_locked(lambda lock: self._publish(lock, request, may_prepare=False))
+        assert isinstance(last, _PublishedCommit)
+        return last
+
+    def _publish(
+        self, lock: Lock, request: CommitRequest, *, may_prepare: bool
+    ) -> _PublishedCommit | Snapshot:
+        """Create the completed file, or return the snapshot for which to prepare validators."""
         current, files = load_snapshot_and_files(self._storage)
         completed = self._find_completed(current)
         if completed is not None:
@@ -360,27 +334,31 @@ class Transaction:
             return _PublishedCommit(completed, frozenset(), lock_held=False)
         self._check_attempt()
         ConflictChecker(self.snapshot.timeline, current).check_base_exists(self.instant)
-        self._validate(current, files, request)
+        self._check_can_commit(current, files, request.metadata)
+        if may_prepare and request.unprepared(current):
+            return current
+        request.validate(current)
         unanswered = self._attempted_instant
         completed = self._choose_completed_instant(current)
         # Storage may still carry out the unanswered request: send the same bytes again.
-        if completed is not unanswered or self._attempted_metadata is None:
-            self._attempted_metadata = request.final_metadata(current)
-        metadata = self._attempted_metadata
+        if completed is not unanswered or self._attempted is None:
+            metadata = request.final_metadata(current)
+            self._attempted = metadata, request.encoded.with_extra(metadata.extra)
+        metadata, data = self._attempted
         lock.verify()
         self._verify_heartbeat()
-        self._create_completed(completed, commit_bytes(completed.action, metadata))
+        self._create_completed(completed, data)
         timeline = Timeline.from_instants([*files, completed])
         self.after = current.with_write(timeline, self.instant, metadata)
         return _PublishedCommit(completed, frozenset(files), self.writer.still_holds(lock))
 
     def _validate(
-        self, current: Snapshot, files: Sequence[Instant], request: _CommitRequest
+        self, current: Snapshot, files: Sequence[Instant], request: CommitRequest
     ) -> None:
         self._check_can_commit(current, files, request.metadata)
         request.validate(current)
 
-    def _confirm(self, published: _PublishedCommit, request: _CommitRequest) -> None:
+    def _confirm(self, published: _PublishedCommit, request: CommitRequest) -> None:
         """Delete the completed file again if another writer acted as if it did not exist.
 
         Another process may have held the lock while this one was paused before its last step; and
@@ -413,7 +391,7 @@ class Transaction:
         return files
 
     def _recheck_after_commit(
-        self, completed: Instant, files: tuple[Instant, ...], request: _CommitRequest
+        self, completed: Instant, files: tuple[Instant, ...], request: CommitRequest
     ) -> None:
         own = {completed, self._pending(State.REQUESTED), self._pending(State.INFLIGHT)}
         missing = own.difference(files)

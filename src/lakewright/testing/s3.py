@@ -82,14 +82,31 @@ S3Response.list_objects_v2 = slowly
 """
 
 
+_REFUSALS = """
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+answer, refusals = DomainDispatcherApplication.__call__, iter(range({count}))
+def refusing(self, environ, start_response):
+    is_put = environ["REQUEST_METHOD"] == "PUT" and environ["PATH_INFO"].endswith(".parquet")
+    if not is_put or next(refusals, None) is None:
+        return answer(self, environ, start_response)
+    start_response("503 Slow Down", [("Content-Length", "0")])
+    return [b""]
+DomainDispatcherApplication.__call__ = refusing
+"""
+
+
 @contextmanager
-def moto_server(page_size: int = 1000, listing_pause_s: float = 0) -> Iterator[S3Server]:
+def moto_server(
+    page_size: int = 1000, listing_pause_s: float = 0, refused_puts: int = 0
+) -> Iterator[S3Server]:
     """Run moto's server, which holds all objects in memory, until the block ends.
 
-    A listing returns `page_size` objects per request, each after a pause.
+    A listing returns `page_size` objects per request, each after a pause. The first puts of parquet
+    files are refused as by a busy store.
     """
     slow = _SLOW_LISTINGS.format(pause=listing_pause_s) if listing_pause_s else ""
-    program = f"{slow}\n{_MOTO}"
+    refusals = _REFUSALS.format(count=refused_puts) if refused_puts else ""
+    program = f"{slow}\n{refusals}\n{_MOTO}"
     with _running(
         lambda port: [sys.executable, "-P", "-c", program, "-H", "127.0.0.1", "-p", str(port)],
         {"MOTO_S3_DEFAULT_MAX_KEYS": str(page_size)},

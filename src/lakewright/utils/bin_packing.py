@@ -1,8 +1,8 @@
-"""Distribution of items over bundles of about the same total size."""
+"""Distribution of items by size: over even bundles, and in batches of a bounded size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heapreplace
 from typing import TypeVar
 
@@ -28,3 +28,25 @@ def pack_by_size(
         packed[number].append(item)
         heapreplace(loads, (load + size(item), number))
     return packed
+
+
+def batches_by_size(
+    items: Iterable[Item], size: Callable[[Item], int], max_size: int, max_count: int
+) -> Iterator[list[Item]]:
+    """Yield items in batches, in order: each ends with the item that makes it full.
+
+    No item is taken before the batches in front of it have been used.
+
+    >>> list(batches_by_size([1, 5, 1, 1, 1, 1], lambda size: size, 5, 3))
+    [[1, 5], [1, 1, 1], [1]]
+    """
+    batch: list[Item] = []
+    total = 0
+    for item in items:
+        batch.append(item)
+        total += size(item)
+        if total >= max_size or len(batch) >= max_count:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -41,13 +42,17 @@ _SHARED_FILE_ID = "{bucket:08d}-0000-0000-0000-{generation:012d}-0"
 
 
 class FileGroupWriter:
-    """Writes file groups for one task, and collects the write stats."""
+    """Writes file groups for one task, and collects the write stats.
+
+    Threads may share it, each of which writes partitions or file groups of its own.
+    """
 
     def __init__(self, task: WriteTask, token: WriteToken) -> None:
         self.task = task
         self.token = token
         self.stats: list[WriteStat] = []
         self.works: list[DeferredWork] = []
+        self._spill_numbers = count()
         self.notes: Counter[str] = Counter()
         self.late_rows: Counter[str] = Counter()
 
@@ -81,7 +86,7 @@ class FileGroupWriter:
         self.works.append(DeferredFileGroup(partition.path, item, path, inserts, item.base.size))
 
     def _spill(self, rows: pa.Table) -> str:
-        return spill_rows(self.task, self.token, len(self.works), rows)
+        return spill_rows(self.task, self.token, next(self._spill_numbers), rows)
 
     def new_file_id(self) -> str:
         """Return the id of a new file group; never one that looks like a bucket's."""

@@ -6,10 +6,12 @@ run in Spark's executors and in the local engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, pairwise
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +25,7 @@ from lakewright.model.record_keys import bucket_ids
 from lakewright.model.schema import PARTITION_PATH, RECORD_KEY
 from lakewright.scan.slice_reader import batches_of
 from lakewright.storage.base import map_in_threads
+from lakewright.utils.bin_packing import batches_by_size
 from lakewright.write.base_file_writer import abort_on_failure
 from lakewright.write.file_group_writer import FileGroupWriter, RollingWriter
 from lakewright.write.incoming_rows import (
@@ -48,6 +51,8 @@ from lakewright.write.task import (
     WriteTask,
     WriteToken,
 )
+
+Item = TypeVar("Item")
 
 # Rows of many partitions may be interleaved: this bounds the buffered rows of all partitions.
 _MAX_BUFFERED_BYTES = 256 << 20
@@ -363,13 +368,16 @@ def _grouped(values: Positions) -> list[tuple[int, Positions]]:
 
 # Bound for rows of file-bound partitions, kept until the task has read all its partitions.
 _MAX_FILE_BOUND_BYTES = 64 << 20
+# Bound for the rows, and the files to read, of all partitions that a task writes at once.
+_MAX_CONCURRENT_BYTES = 64 << 20
+_MAX_CONCURRENT = 1024
 
 
 def run_task(task: WriteTask, token: WriteToken, batches: Iterable[pa.RecordBatch]) -> WriteStatus:
     """Write the rows of one task.
 
-    A LakewrightError is returned in the status instead of raised, so that Spark does not retry the
-    task. The rows of a partition must be contiguous, unless they are bulk inserted.
+    A LakewrightError is returned in the status; the engine may raise it, to retry the task. The
+    rows of a partition must be contiguous, unless they are bulk inserted.
     """
     groups = FileGroupWriter(task, token)
     try:
@@ -387,16 +395,20 @@ def run_deferred(task: WriteTask, token: WriteToken, works: Iterable[DeferredWor
     """Do work that other tasks deferred; a LakewrightError is returned in the status."""
     groups = FileGroupWriter(task, token)
     try:
-        for work in works:
-            if isinstance(work, DeferredPartition):
-                partition = PartitionState.load(task, work.partition)
-                _write(groups, partition, load_spilled_rows(task, work.rows))
-            else:
-                changes = decode_changes(load_spilled_rows(task, work.changes), task.stored_schema)
-                merge_group(groups, work.partition, work.item, changes, inserts=work.inserts)
+        _in_threads(task, partial(_do_deferred, groups), works, lambda work: work.size)
         return groups.status()
     except LakewrightError as error:
         return groups.status(error=error)
+
+
+def _do_deferred(groups: FileGroupWriter, work: DeferredWork) -> None:
+    task = groups.task
+    if isinstance(work, DeferredPartition):
+        partition = PartitionState.load(task, work.partition)
+        _write(groups, partition, load_spilled_rows(task, work.rows))
+    else:
+        changes = decode_changes(load_spilled_rows(task, work.changes), task.stored_schema)
+        merge_group(groups, work.partition, work.item, changes, inserts=work.inserts)
 
 
 def needs_no_shuffle(task: WriteTask) -> bool:
@@ -418,21 +430,53 @@ def _run_by_partition(groups: FileGroupWriter, tables: Iterable[pa.Table]) -> Wr
     task = groups.task
     replaced: dict[str, tuple[str, ...]] = {}
     file_bound: list[tuple[PartitionState, pa.Table]] = []
-    for path, rows in _partitions(tables):
-        partition = PartitionState.load(task, path)
-        if task.operation.replaces:
-            replaced[path] = tuple(item.file_id for item in partition.slices)
-            for item in partition.slices:
-                partition.check_not_clustering(item)
-        if is_file_bound(partition.read_bytes, rows):
-            file_bound.append((partition, rows))
-            if sum(rows.nbytes for _, rows in file_bound) > _MAX_FILE_BOUND_BYTES:
-                _write_file_bound(groups, file_bound)
-                file_bound = []
-        else:
-            _write(groups, partition, rows)
+    for batch in batches_by_size(
+        _partitions(tables), lambda item: item[1].nbytes, _MAX_CONCURRENT_BYTES, _at_once(task)
+    ):
+        row_bound: list[tuple[PartitionState, pa.Table]] = []
+        paths = [path for path, _ in batch]
+        partitions = map_in_threads(partial(PartitionState.load, task), paths)
+        for partition, (path, rows) in zip(partitions, batch, strict=True):
+            if task.operation.replaces:
+                replaced[path] = tuple(item.file_id for item in partition.slices)
+                for item in partition.slices:
+                    partition.check_not_clustering(item)
+            is_bound = is_file_bound(partition.read_bytes, rows)
+            (file_bound if is_bound else row_bound).append((partition, rows))
+        _write_all(groups, row_bound)
+        if sum(rows.nbytes for _, rows in file_bound) > _MAX_FILE_BOUND_BYTES:
+            _write_file_bound(groups, file_bound)
+            file_bound = []
     _write_file_bound(groups, file_bound)
     return groups.status(replaced)
+
+
+def _at_once(task: WriteTask) -> int:
+    """Return how many partitions a task writes at once: more than one only to hide latency."""
+    return _MAX_CONCURRENT if task.storage.is_remote else 1
+
+
+def _in_threads(
+    task: WriteTask,
+    work: Callable[[Item], None],
+    items: Iterable[Item],
+    size: Callable[[Item], int],
+) -> None:
+    """Do the work of several small items at once; large ones have the memory of the task alone."""
+    for batch in batches_by_size(items, size, _MAX_CONCURRENT_BYTES, _at_once(task)):
+        map_in_threads(work, batch)
+
+
+def _write_all(
+    groups: FileGroupWriter, partitions: Iterable[tuple[PartitionState, pa.Table]]
+) -> None:
+    """Write the rows of some partitions."""
+    _in_threads(
+        groups.task,
+        lambda item: _write(groups, *item),
+        partitions,
+        lambda item: item[0].read_bytes + int(item[1].nbytes),
+    )
 
 
 def _write(groups: FileGroupWriter, partition: PartitionState, rows: pa.Table) -> None:
@@ -448,11 +492,11 @@ def _write_file_bound(
     """Write rows whose work is mostly reading files, or defer them if it is much work."""
     read_bytes = sum(partition.read_bytes for partition, _ in file_bound)
     defers = len(file_bound) > 1 and read_bytes > groups.task.settings.defer_bytes
+    if not defers:
+        _write_all(groups, file_bound)
+        return
     for partition, rows in file_bound:
-        if defers:
-            groups.defer(partition, rows)
-        else:
-            _write(groups, partition, rows)
+        groups.defer(partition, rows)
 
 
 def _converted(

@@ -8,7 +8,7 @@ that completes last would hide the column of the other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 import pyarrow as pa
@@ -35,21 +35,40 @@ class ConcurrentInsertValidator:
 
     task: WriteTask
     metadata: CommitMetadata
+    # Data files never change: a write that has been compared once does not conflict later.
+    _compared: dict[Instant, CommitMetadata] = field(default_factory=dict, compare=False)
+
+    def is_prepared(self, current: Snapshot) -> bool:
+        """Whether all writes that completed since this one began have been compared."""
+        return all(other in self._compared for other in self._concurrent(current))
+
+    def prepare(self, current: Snapshot) -> None:
+        """Compare with the writes that completed since; raise ConflictError for a shared key."""
+        concurrent = self._concurrent(current)
+        if not concurrent:
+            return
+        unread = [other for other in concurrent if other not in self._compared]
+        commits = {**self._compared, **dict(zip(unread, current.commits(unread), strict=True))}
+        completed = [(other, commits[other]) for other in concurrent]
+        _validate_schema(self.task, completed, current)
+        for other in unread:
+            self._compare(other, commits[other])
+            self._compared[other] = commits[other]
 
     def validate(self, current: Snapshot) -> None:
         """Raise ConflictError if a write that completed since this one began conflicts with it."""
+        self.prepare(current)
+
+    def _concurrent(self, current: Snapshot) -> list[Instant]:
+        return _completed_since(self.task.snapshot.timeline, current.timeline)
+
+    def _compare(self, other: Instant, commit: CommitMetadata) -> None:
         task, metadata = self.task, self.metadata
-        concurrent = _completed_since(task.snapshot.timeline, current.timeline)
-        if not concurrent:
-            return
-        completed = list(zip(concurrent, current.commits(concurrent), strict=True))
-        _validate_schema(task, completed, current)
-        for other, commit in completed:
-            if _must_not_share_keys(task, commit):
-                _validate_no_shared_keys(task, metadata, other, commit)
-            updates_by_lookup = task.operation is Operation.UPSERT and not task.buckets
-            if updates_by_lookup and commit.operation == Operation.COMPACT:
-                _validate_updated_keys_exist(task, metadata, other, commit)
+        if _must_not_share_keys(task, commit):
+            _validate_no_shared_keys(task, metadata, other, commit)
+        updates_by_lookup = task.operation is Operation.UPSERT and not task.buckets
+        if updates_by_lookup and commit.operation == Operation.COMPACT:
+            _validate_updated_keys_exist(task, metadata, other, commit)
 
 
 def _completed_since(base: Timeline, current: Timeline) -> list[Instant]:

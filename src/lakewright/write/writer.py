@@ -37,13 +37,12 @@ from lakewright.model.table_config import (
     TableType,
 )
 from lakewright.model.workload_profile import planned_metadata
+from lakewright.table.commit_request import CommitContributor, CommitValidator
 from lakewright.table.freshness import load_watermark
 from lakewright.table.markers import delete_markers_for
 from lakewright.table.options import ClusteringUpdateStrategy, Concurrency
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.table.transaction import (
-    CommitContributor,
-    CommitValidator,
     Transaction,
     TransactionManager,
     TransactionSpec,
@@ -484,21 +483,21 @@ def check_operation(
 def _check_index(snapshot: Snapshot, settings: WriteSettings) -> None:
     """Raise if the file groups of the newest write were created with another index type."""
     newest = snapshot.timeline.completed_writes[-1:]
-    for commit in snapshot.commits(newest):
-        check_index(settings, commit.file_ids())
+    for instant in newest:
+        check_index(settings, snapshot.file_ids(instant))
 
 
 def _task(transaction: Transaction, request: WriteRequest, plan: WritePlan) -> WriteTask:
     writer = transaction.writer
     config = with_write_time_options(transaction.snapshot.config, request.options)
     snapshot = replace(transaction.snapshot, config=config)
-    # Load the replaced file groups here once: the snapshot takes them to the workers.
+    # Load the replaced file groups here once: the workers then need not read them.
     snapshot.replaced(snapshot.view())
     clustering, planned = _planned(snapshot)
     if writer.transaction.clustering_updates is ClusteringUpdateStrategy.ALLOW:
         clustering, planned = {}, planned.union(clustering)
     return WriteTask(
-        snapshot=snapshot.with_own_cache(),
+        snapshot=snapshot.for_workers(),
         instant=transaction.instant,
         operation=request.operation,
         settings=plan.settings,

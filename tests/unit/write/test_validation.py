@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from lakewright.errors import ConflictError
+from lakewright.storage.base import Storage
+from lakewright.table.transaction import TransactionManager
+from lakewright.testing.storage import _Wrapped
 from support.tables import NO_SERVICES, SCHEMA, WrittenTable, row
 
 SEVERAL = {
@@ -72,3 +79,47 @@ def test_two_inserts_that_drop_duplicates_do_not_both_insert_a_key(kind: str) ->
     with pytest.raises(ConflictError, match="same keys"):
         table.write("INSERT", [row("k", 1)], before_commit=other)
     assert table.rows() == [row("k", 2), row("z")]
+
+
+class WatchedFiles(_Wrapped):
+    """Records the data files that are opened, and whether the lock of the table was held."""
+
+    __slots__ = ("locked", "opened")
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.locked = False
+        self.opened: list[tuple[bool, str]] = []
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        self.opened.append((self.locked, path))
+        return super().open_input(path)
+
+
+@pytest.mark.parametrize("operation", ["UPSERT", "INSERT_OVERWRITE"])
+@each_kind
+def test_keys_of_overlapping_writers_are_compared_without_the_lock(
+    kind: str, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = WrittenTable(options=SEVERAL).create(kind)
+    table.upsert([row("z")])
+    watched = WatchedFiles(table.storage)
+    run_locked = TransactionManager.run_locked
+
+    def recorded(manager: TransactionManager, work: Callable[..., Any]) -> Any:
+        watched.locked = True
+        try:
+            return run_locked(manager, work)
+        finally:
+            watched.locked = False
+
+    def other() -> None:
+        for number in range(3):
+            table.upsert([row(f"other {number}")])
+        watched.opened.clear()
+
+    monkeypatch.setattr(TransactionManager, "run_locked", recorded)
+    slow = replace(table, storage=watched)
+    slow.write(operation, [row("k")], before_commit=other)
+    assert watched.opened
+    assert not [path for locked, path in watched.opened if locked]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -79,6 +79,17 @@ def encode_record(record: Mapping[str, Any], schema: RecordSchema) -> bytes:
     Raises:
         InvalidError: a value does not fit its field.
     """
+    return container_of([encode_fields(record, schema)], schema)
+
+
+def encode_fields(record: Mapping[str, Any], schema: RecordSchema) -> bytes:
+    """Return the bytes of a record's fields, without a container.
+
+    The bytes of a record are those of its first fields, followed by those of its other fields.
+
+    Raises:
+        InvalidError: a value does not fit its field.
+    """
     body = io.BytesIO()
     try:
         fastavro.schemaless_writer(body, schema.parsed, dict(record))
@@ -88,21 +99,19 @@ def encode_record(record: Mapping[str, Any], schema: RecordSchema) -> bytes:
             record=schema.name,
             cause=str(error),
         ) from error
-    content = body.getvalue()
+    return body.getvalue()
+
+
+def container_of(parts: Sequence[bytes], schema: RecordSchema) -> bytes:
+    """Return the container file of the record whose fields have these bytes."""
     text = schema.text.encode()
-    sync = blake2b(text + content, digest_size=_SYNC_SIZE).digest()
+    digest = blake2b(text, digest_size=_SYNC_SIZE)
+    for part in parts:
+        digest.update(part)
+    sync = digest.digest()
     header = _encode({"avro.schema": text}, _HEADER)
-    return b"".join(
-        (
-            MAGIC,
-            header,
-            sync,
-            _encode(1, _LONG),
-            _encode(len(content), _LONG),
-            content,
-            sync,
-        )
-    )
+    size = sum(map(len, parts))
+    return b"".join((MAGIC, header, sync, _encode(1, _LONG), _encode(size, _LONG), *parts, sync))
 
 
 def _read_header(stream: io.BytesIO, size: int) -> tuple[WriterSchema, bytes]:

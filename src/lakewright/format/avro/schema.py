@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.resources import files
@@ -387,6 +388,21 @@ def load_schema(name: str) -> RecordSchema:
     """Return the schema of the record `name`, from the package's `schemas` folder."""
     text = (files("lakewright.format") / "schemas" / f"{name}.avsc").read_text("utf-8")
     return _record_schema(json.loads(text))
+
+
+def field_names(schema: RecordSchema) -> list[str]:
+    """Return the names of a record's fields, in order."""
+    return [field["name"] for field in json.loads(schema.text)["fields"]]
+
+
+def with_only(schema: RecordSchema, fields: Mapping[str, Collection[str]]) -> RecordSchema:
+    """Return `schema` with these fields only, for records that it names; their order stays."""
+    tree = json.loads(schema.text)
+    for inner in _records(tree):
+        if inner["name"] in fields:
+            kept = fields[inner["name"]]
+            inner["fields"] = [field for field in inner["fields"] if field["name"] in kept]
+    return _record_schema(tree)
 
 
 def with_nullable_text(schema: RecordSchema, record: str, field_name: str) -> RecordSchema:

@@ -49,7 +49,8 @@ from lakewright.scan.scan_plan import (
     unpack,
 )
 from lakewright.storage.base import split_path
-from lakewright.table.snapshot import Snapshot, files_being_cleaned, slices_before_cleaning
+from lakewright.table.cleaned_files import files_being_cleaned, slices_before_cleaning
+from lakewright.table.snapshot import Snapshot
 from lakewright.utils.bin_packing import pack_by_size
 
 OP, TIME, BEFORE, AFTER = "op", "ts_ms", "before", "after"

@@ -15,10 +15,11 @@ from lakewright.services.base import ExecutionContext
 from lakewright.services.cleaning.planner import PartitionFiles, load_partition_files
 from lakewright.services.planning import SkippedPartitions
 from lakewright.storage.base import FileStatus, join_path, split_path
+from lakewright.table.cleaned_files import files_of_slice
 from lakewright.table.failed_writes import delete_leftovers, delete_orphan_files, find_leftovers
 from lakewright.table.locks.base import acquired
 from lakewright.table.properties import drop_metadata_table, has_metadata_table
-from lakewright.table.snapshot import Snapshot, files_of_slice, load_snapshot
+from lakewright.table.snapshot import Snapshot, load_snapshot
 
 # How many partitions are listed and removed per step; the lock is verified before each step.
 _REMOVAL_BATCH = 256

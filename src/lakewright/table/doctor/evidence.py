@@ -26,6 +26,7 @@ from lakewright.model.instant import Instant, parse_instant
 from lakewright.model.table_config import META_FOLDER, TableConfig
 from lakewright.storage.base import FileStatus, IgnoredEntry, Storage, join_path, split_path
 from lakewright.table.archived_timeline import load_entries
+from lakewright.table.cleaned_files import files_being_cleaned, files_of_slice
 from lakewright.table.damaged_commits import parse_completed
 from lakewright.table.doctor.damaged_timeline import DamagedFile, find_damaged
 from lakewright.table.failed_writes import LeftoverFiles, find_leftovers
@@ -34,14 +35,7 @@ from lakewright.table.locks.file_lock import lock_file_path
 from lakewright.table.markers import marker_folder
 from lakewright.table.options import HeartbeatSettings, LockSettings
 from lakewright.table.properties import BACKUP, METADATA_FOLDER, read_optional
-from lakewright.table.snapshot import (
-    FilesByPartition,
-    Snapshot,
-    data_folders,
-    files_being_cleaned,
-    files_of_slice,
-    load_snapshot,
-)
+from lakewright.table.snapshot import FilesByPartition, Snapshot, data_folders, load_snapshot
 
 
 def readable_commits(snapshot: Snapshot) -> dict[str, CommitMetadata]:

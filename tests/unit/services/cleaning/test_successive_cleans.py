@@ -9,7 +9,8 @@ import pytest
 from lakewright.errors import ConflictError
 from lakewright.model.instant import Action, Instant, State
 from lakewright.storage.memory import MemoryStorage
-from lakewright.table.snapshot import delete_planless_clean, files_being_cleaned, load_snapshot
+from lakewright.table.cleaned_files import delete_planless_clean, files_being_cleaned
+from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.clock import ManualClock
 from lakewright.write.writer import Commit
 from support.concurrency import InterruptedAfter
