@@ -8,13 +8,12 @@ from itertools import chain, count
 
 import pyarrow as pa
 
+from lakewright.format.archived_file import ArchivedInstant, format_archived_file
 from lakewright.format.archived_timeline import (
     VERSION_FILE,
-    ArchivedInstant,
     ArchivedTimelineFile,
     Manifest,
     archived_file_of,
-    format_archived_file,
     format_manifest,
     format_version,
     manifest_name,

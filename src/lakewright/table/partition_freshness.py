@@ -194,4 +194,4 @@ def _by_completion_descending(instants: Iterable[Instant]) -> list[Instant]:
 
 def _completed_at(snapshot: Snapshot, requested_at: InstantTime) -> str | None:
     completed_at = snapshot.view().completion(requested_at)
-    return completed_at or snapshot.archived_times.get(requested_at)
+    return completed_at or snapshot.archived_completions({requested_at}).get(requested_at)

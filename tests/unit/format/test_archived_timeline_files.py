@@ -13,8 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.format.archived_timeline import (
+from lakewright.format.archived_file import (
     ArchivedInstant,
+    Selection,
+    format_archived_file,
+    parse_archived_file,
+)
+from lakewright.format.archived_timeline import (
+    MAX_MERGED_BYTES,
     ArchivedTimelineFile,
     LevelMerge,
     Manifest,
@@ -22,11 +28,9 @@ from lakewright.format.archived_timeline import (
     archived_file_of,
     files_overlapping,
     find_unreferenced,
-    format_archived_file,
     format_manifest,
     format_version,
     manifest_name,
-    parse_archived_file,
     parse_manifest,
     parse_manifest_name,
     parse_version,
@@ -79,7 +83,7 @@ def test_a_file_of_ours_has_the_columns_of_a_real_one() -> None:
 
 def test_entries_without_content_are_cheap_and_equal_otherwise() -> None:
     data = next(iter(FILES.values()))
-    full, names = parse_archived_file(data), parse_archived_file(data, with_content=False)
+    full, names = parse_archived_file(data), parse_archived_file(data, Selection())
     assert [ArchivedInstant(e.requested_at, e.completed_at, e.action) for e in full] == list(names)
 
 
@@ -237,12 +241,24 @@ MERGES: dict[str, tuple[Manifest, int, int, tuple[list[str], str] | None]] = {
         (["5_6_0", "7_8_0"], "5_8_1"),
     ),
     "no more bytes than allowed": (
-        manifest_of("1_2_0", "3_4_0", "5_6_0", size=600),
+        manifest_of("1_2_0", "3_4_0", "5_6_0", size=500),
         3,
         1000,
         (["1_2_0", "3_4_0"], "1_4_1"),
     ),
-    "a single file is not merged": (manifest_of("1_2_0", "3_4_0", size=2000), 2, 1000, None),
+    "a single file is not merged": (manifest_of("1_2_0", "3_4_0", size=600), 2, 1000, None),
+    "large files stay, and those after them are merged": (
+        Manifest((*manifest_of("1_2_0", size=900).files, *manifest_of("3_4_0", "5_6_0").files)),
+        2,
+        900,
+        (["3_4_0", "5_6_0"], "3_6_1"),
+    ),
+    "no more than fits into memory, whatever is allowed": (
+        manifest_of("1_2_0", "3_4_0", size=MAX_MERGED_BYTES),
+        2,
+        10**12,
+        None,
+    ),
     "an overlapping file widens the range": (
         manifest_of("1_9_0", "3_4_0"),
         2,
