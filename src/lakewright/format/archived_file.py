@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -122,7 +122,7 @@ def is_file_end(tail: bytes) -> bool:
 
 
 def footer_length(tail: bytes) -> int:
-    """Return how many bytes the footer takes at the end of a file, by the last bytes of the file."""
+    """Return how many bytes at the end of a file its footer takes, by the last bytes."""
     return int.from_bytes(tail[-_LENGTH_BYTES : -len(_MAGIC)], "little") + _LENGTH_BYTES
 
 
@@ -207,7 +207,7 @@ class ArchivedFileFooter:
     def is_sorted(self, groups: Sequence[int]) -> bool:
         """Whether each of these row groups begins where the one before it ends, or later."""
         bounds = [self._bounds(group).get(_NAMES[0]) for group in groups]
-        return all(a and b and a[1] <= b[0] for a, b in zip(bounds, bounds[1:], strict=False))
+        return all(a and b and a[1] <= b[0] for a, b in pairwise(bounds))
 
     def _range(self, column: pq.ColumnChunkMetaData) -> ByteRange:
         offset, length = column.data_page_offset, column.total_compressed_size
@@ -298,8 +298,8 @@ def stream_archived_file(data: bytes) -> Iterator[ArchivedInstant]:
     Raises:
         CorruptError: the bytes are not an archived timeline file.
     """
-    names = parse_archived_file(data, Selection())
-    if any(a.requested_at > b.requested_at for a, b in zip(names, names[1:], strict=False)):
+    times = [entry.requested_at for entry in parse_archived_file(data, Selection())]
+    if any(a > b for a, b in pairwise(times)):
         # Not written in order: there is no way but to hold all of it.
         yield from sorted(parse_archived_file(data), key=lambda entry: entry.requested_at)
         return
@@ -308,7 +308,7 @@ def stream_archived_file(data: bytes) -> Iterator[ArchivedInstant]:
         uncompressed = sum(
             file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups)
         )
-        rows = max(1, min(GROUP_ROWS, _BATCH_BYTES * len(names) // max(1, uncompressed)))
+        rows = max(1, min(GROUP_ROWS, _BATCH_BYTES * len(times) // max(1, uncompressed)))
         columns = (*_NAMES, *CONTENT)
         for batch in file.iter_batches(rows, columns=[*columns], use_threads=False):
             yield from _entries(pa.Table.from_batches([batch]), columns)
@@ -317,7 +317,7 @@ def stream_archived_file(data: bytes) -> Iterator[ArchivedInstant]:
 
 
 def merge_sorted(sources: Iterable[Iterator[ArchivedInstant]]) -> Iterator[ArchivedInstant]:
-    """Merge entries that are sorted by requested time; of equal instants the last source's counts."""
+    """Merge entries sorted by requested time; of equal instants the last source's counts."""
     merged = heapq.merge(*sources, key=lambda entry: entry.requested_at)
     for _, equal in groupby(merged, key=lambda entry: entry.requested_at):
         by_action = {entry.action: entry for entry in equal}

@@ -19,7 +19,8 @@ from lakewright.model.freshness import (
     watermarks_by_partition,
 )
 from lakewright.model.instant import Instant, InstantTime
-from lakewright.table.snapshot import Snapshot, search_commits
+from lakewright.table.commit_search import search_commits
+from lakewright.table.snapshot import Snapshot
 from lakewright.table.uncompacted_logs import uncompacted_logs
 
 # Returns completion and freshness of both views from the watermarks of a partition.

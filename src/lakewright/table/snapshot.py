@@ -3,13 +3,13 @@
 A snapshot is immutable. Commit metadata, plans, the archived timeline and file listings are loaded
 when a query needs them.
 
-The sections: listing partitions and their data files; `Snapshot`; loading a snapshot; completed
-writes in the order newest first; files that cleans have deleted or are about to delete.
+The sections: listing partitions and their data files; `Snapshot`; loading a snapshot; files that
+cleans have deleted or are about to delete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -643,73 +643,27 @@ def list_timeline(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
     return tuple(i for i in instants if i is not None)
 
 
-# Completed writes, newest first: their extra metadata says how far streams and sources were read.
-
-
-_COMMITS_PER_READ = 16
-
-
-def commits_newest_first(
-    snapshot: Snapshot, base: Snapshot | None = None
-) -> Iterator[tuple[Instant, CommitMetadata]]:
-    """Yield the completed writes of a table, newest first; only those that `base` lacks."""
-    for instants in _writes_newest_first(snapshot, base):
-        yield from zip(instants, snapshot.commits(instants), strict=True)
-
-
-def _writes_newest_first(snapshot: Snapshot, base: Snapshot | None) -> Iterator[Sequence[Instant]]:
-    """Yield batches of completed writes to read together; archived ones only if asked for."""
-    base_times = {i.requested_at for i in base.timeline.completed_writes} if base else set()
-    timeline = snapshot.timeline
-    active = [i for i in reversed(timeline.by_completion) if i.requested_at not in base_times]
-    yield from _batches([i for i in active if i.requested_at >= (timeline.start or "")])
-    # Archiving may have left savepointed commits behind that are older than some archived ones.
-    rest = [i for i in active if i.requested_at < (timeline.start or "")]
-    base_start = base.timeline.start if base else None
-    if base is None or base_start != timeline.start:
-        # Writes before the start of the base timeline were archived when `base` was loaded.
-        archived = [i for i in reversed(snapshot.archived) if i.requested_at >= (base_start or "")]
-        rest += [i for i in archived if i.requested_at not in base_times]
-    yield from _batches(sorted(rest, key=lambda i: i.completed_at or "", reverse=True))
-
-
-def search_commits(
-    snapshot: Snapshot, instants: Sequence[Instant]
-) -> Iterator[tuple[Instant, CommitMetadata]]:
-    """Yield writes with their metadata, for a search that may end at any of them.
-
-    The first is loaded alone, as it is often enough, and each batch is twice as large as the one
-    before.
-    """
-    start, size = 0, 1
-    while start < len(instants):
-        batch = instants[start : start + size]
-        # The search may end before a damaged one; the error is raised below if it does not.
-        with suppress(CorruptError):
-            snapshot.commits(batch)
-        for instant in batch:
-            yield instant, snapshot.commits([instant])[0]
-        start, size = start + size, min(2 * size, _COMMITS_PER_READ)
-
-
-def _batches(instants: Sequence[Instant]) -> Iterator[Sequence[Instant]]:
-    for first in range(0, len(instants), _COMMITS_PER_READ):
-        yield instants[first : first + _COMMITS_PER_READ]
-
-
 # Files of an earlier state of the table that cleans have deleted, or are about to delete.
 
 
 def slices_before_cleaning(
-    snapshot: Snapshot, view: TimelineView, partitions: Iterable[str] | None = None, *, since: str
+    snapshot: Snapshot,
+    view: TimelineView,
+    partitions: Iterable[str] | None = None,
+    *,
+    since: str,
+    listed: FilesByPartition | None = None,
 ) -> tuple[list[FileSlice], dict[GroupKey, list[str]]]:
     """Return what a query bounded by `view` reads, as if no clean had run after `since`.
 
     The second part names the files among them, by file group, that are lost: deleted by a clean
-    that completed after `since`, or listed in the plan of a pending clean.
+    that completed after `since`, or listed in the plan of a pending clean. `listed` are the files
+    of the partitions, if the caller has listed them.
     """
     selected = None if partitions is None else list(partitions)
-    cleaned, listed = _cleaned_files(snapshot, since), snapshot.files(selected)
+    cleaned = _cleaned_files(snapshot, since)
+    if listed is None:
+        listed = snapshot.files(selected)
     files = {
         partition: _with_cleaned(listed.get(partition, ()), cleaned.get(partition, ()))
         for partition in sorted({*listed, *cleaned} if selected is None else selected)
