@@ -314,17 +314,19 @@ class SharedTable:
             f"options => 'hoodie.metadata.enable={self._metadata}')"
         )
 
-    def archive(self) -> None:
+    def archive(self, settings: Mapping[str, str] | None = None) -> None:
         """Let real Hudi keep as few instants as it can on the timeline."""
         self._call(
             f"archive_commits(path => '{self.path}', min_commits => 2, max_commits => 3, "
-            f"retain_commits => 1, enable_metadata => {self._metadata})"
+            f"retain_commits => 1, enable_metadata => {self._metadata})",
+            settings,
         )
         assert self.snapshot.archived
 
-    def _call(self, procedure: str) -> None:
+    def _call(self, procedure: str, more: Mapping[str, str] | None = None) -> None:
         # What its procedures do not take as an argument, they take from the session.
         settings = {key: self.kind.their_options[key] for key in _PROCEDURE_OPTIONS}
+        settings |= more or {}
         if not self.catalogued:
             self.hudi.sql(f"CREATE TABLE {self._name} USING hudi LOCATION '{self.path}'", settings)
             self.catalogued = True

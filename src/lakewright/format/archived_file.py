@@ -77,7 +77,8 @@ class Selection:
     """Which archived instants to read, and what of each.
 
     Instants requested in [first, last], and if they are given: only those with one of these
-    requested times, only those that completed at `completed_from` or later, only these actions.
+    requested times, only those that completed in [completed_from, completed_until], only these
+    actions.
     `content` names the columns to read beside times and actions: `METADATA`, `PLAN`.
     """
 
@@ -85,6 +86,7 @@ class Selection:
     last: str = "9"
     times: frozenset[str] | None = None
     completed_from: str = ""
+    completed_until: str = "9"
     actions: frozenset[str] | None = None
     content: tuple[str, ...] = ()
 
@@ -103,7 +105,7 @@ class Selection:
         return (
             self.first <= entry.requested_at <= self.last
             and (self.times is None or entry.requested_at in self.times)
-            and entry.completed_at >= self.completed_from
+            and self.completed_from <= entry.completed_at <= self.completed_until
             and (self.actions is None or entry.action in self.actions)
         )
 
@@ -167,6 +169,7 @@ class ArchivedFileFooter:
         return (
             (requested is None or selection.overlaps(*requested))
             and (completed is None or completed[1] >= selection.completed_from)
+            and (completed is None or completed[0] <= selection.completed_until)
             and (
                 action is None
                 or selection.actions is None

@@ -233,7 +233,7 @@ class IncrementalQueryAnalyzer:
                 return self._from_beginning()
             return InstantsFromBeginning(last, self._from_beginning)
         if self.begin is not None:
-            archived = self.snapshot.archived_after(self.begin)
+            archived = self.snapshot.archived_after(self.begin, until=self.end)
             return self._ordered((*archived, *self.snapshot.timeline.completed_writes))
         return self._last_in_range()
 

@@ -230,11 +230,15 @@ class Snapshot:
         return {at: self._completions[at] for at in requested if at in self._completions}
 
     def archived_after(
-        self, completed_at: InstantTime, actions: Collection[str] = WRITE_ACTIONS
+        self,
+        completed_at: InstantTime,
+        actions: Collection[str] = WRITE_ACTIONS,
+        *,
+        until: InstantTime | None = None,
     ) -> list[Instant]:
         """Return the archived writes that completed at a time or later, in no particular order.
 
-        `actions` names other actions than writes.
+        `actions` names other actions than writes. With `until` later ones are left out.
 
         Only files of the archived timeline that were written since then are read, with a tolerance:
         the clock of storage may differ from the clock of the timeline, and local times jump. Of
@@ -247,7 +251,11 @@ class Snapshot:
             since_ms = int(moment.timestamp() * 1000) - tolerance_ms
         except InvalidError:
             since_ms = 0  # the time is no date, so every file has to be read
-        selection = Selection(completed_from=completed_at, actions=frozenset(actions))
+        selection = Selection(
+            completed_from=completed_at,
+            completed_until="9" if until is None else until,
+            actions=frozenset(actions),
+        )
         entries = load_entries_archived_since(
             self.storage, self.config.history_folder, since_ms, selection
         )
