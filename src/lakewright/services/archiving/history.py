@@ -58,7 +58,7 @@ _EntryKey = tuple[str, str]
 
 @dataclass
 class HistoryWriter:
-    """Changes the archived timeline; the caller holds the table's lock.
+    """Changes the archived timeline; the caller holds the table's lock, except to look at it.
 
     `published` counts the manifests that were written by this object.
     """
@@ -191,7 +191,7 @@ def merge_history(writer: WriterContext, folder: str, settings: ArchivingSetting
 
 
 def _plan(storage: Storage, folder: str, settings: ArchivingSettings) -> LevelMerge | None:
-    manifest = load_manifest(storage, folder)
+    manifest = HistoryWriter.load(storage, folder).manifest
     merge = plan_level_merge(manifest, settings.merge_files, settings.merge_bytes)
     return None if merge is None or _lists(manifest, merge.target.name) else merge
 
