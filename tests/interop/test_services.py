@@ -357,7 +357,7 @@ def test_real_hudi_reads_and_merges_history_of_several_row_groups(
     assert largest.level >= 2
     assert footer.num_row_groups >= 2
     archived = {i.requested_at for i in table.snapshot.archived}
-    assert archived_by_them(table) == archived
+    assert table.archived_by_their_reading() == archived
     check(table, ranges=RANGES)
     for ts in range(64, 70):
         table.theirs("upsert", at(ts, 0, 3, ts))
@@ -365,10 +365,5 @@ def test_real_hudi_reads_and_merges_history_of_several_row_groups(
     merged = load_manifest(table.storage, HISTORY).files
     assert {file.name for file in merged} != {file.name for file in files}
     assert archived < {i.requested_at for i in table.snapshot.archived}
-    assert archived_by_them(table) == {i.requested_at for i in table.snapshot.archived}
+    assert table.archived_by_their_reading() == {i.requested_at for i in table.snapshot.archived}
     check(table, ranges=RANGES)
-
-
-def archived_by_them(table: ServedTable) -> set[str]:
-    shown = table.call("show_archived_commits", "limit => 1000")
-    return {row["commit_time"] for row in shown}
