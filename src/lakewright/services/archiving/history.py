@@ -8,9 +8,11 @@ wait for none of the reading and writing:
     publish     lock        if the manifest still lists the batch: a manifest with the merged file
 
 The batch stays until a later archiving deletes what the newest manifests do not list. So a crash
-leaves the old manifest or the new one, and a file that no manifest lists. The name of a merged file
-follows from its batch, so two processes that merge the same batch write the same name: the first
-one creates it, and each publishes only a file that is the one it wrote or has compared.
+leaves the old manifest or the new one, and perhaps a file that no manifest lists. The name of a
+merged file follows from its batch, so two processes that merge the same batch write the same name:
+the first one creates it, and each publishes only a file that it wrote or has compared. A process
+that is paused after it has lost its lock cannot publish a number that another one has published
+since; if that manifest is deleted by then, archiving still goes on from the newest one.
 """
 
 from __future__ import annotations
@@ -103,13 +105,19 @@ class HistoryWriter:
         self.published += 1
 
     def delete_unreferenced(self, keep: int) -> None:
-        """Delete all but the newest `keep` manifests, and the files that only those refer to."""
-        names = [file.name for file in self.storage.list_files(self.folder)]
-        manifests = self._manifests(names)
+        """Delete all but the newest `keep` manifests, and the files that only those refer to.
+
+        A file that is as new as those manifests stays: another process may be about to publish it.
+        """
+        files = self.storage.list_files(self.folder)
+        manifests = self._manifests([file.name for file in files])
         # An unreadable manifest may list any file: then nothing is deleted.
-        if manifests is None:
+        if not manifests:
             return
-        unreferenced = find_unreferenced(manifests, names, keep)
+        oldest_kept = manifest_name(sorted(manifests)[-keep:][0])
+        kept_since_ms = next(file.modified_ms for file in files if file.name == oldest_kept)
+        older = [file.name for file in files if file.modified_ms < kept_since_ms]
+        unreferenced = find_unreferenced(manifests, older, keep)
         self.storage.delete_many(f"{self.folder}/{manifest_name(n)}" for n in unreferenced.versions)
         self.storage.delete_many(f"{self.folder}/{name}" for name in unreferenced.files)
 

@@ -128,6 +128,11 @@ def swept_by_another(storage: Storage) -> None:
     HistoryWriter.load(storage, HISTORY).delete_unreferenced(1)
 
 
+def deleted_by_another(storage: Storage) -> None:
+    """As real Hudi does, whatever is not in its newest manifests."""
+    storage.delete(f"{HISTORY}/{target(storage)}")
+
+
 def merged_and_swept(storage: Storage) -> None:
     merged_by_another(storage)
     swept_by_another(storage)
@@ -143,7 +148,8 @@ def written_over(storage: Storage) -> None:
 BESIDE: dict[str, tuple[Callable[[Storage], None], list[int]]] = {
     "merges the same files": (merged_by_another, [1]),
     "archives more": (archived_by_another, [0, 1]),
-    "deletes what no manifest lists": (swept_by_another, [0, 0, 0, 0]),
+    "deletes old files that no manifest lists": (swept_by_another, [1]),
+    "deletes every file that no manifest lists": (deleted_by_another, [0, 0, 0, 0]),
     "merges the same files, and deletes them": (merged_and_swept, [1]),
     "writes another file of this name": (written_over, [0, 0, 0, 0]),
 }
