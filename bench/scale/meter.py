@@ -93,7 +93,7 @@ def measure(subject: Subject, size: int, *, repeats: int = 20) -> Point:
     best = _run(subject, storage, size)
     peak = None if rss_before is None else max(0, (_resident_bytes("VmHWM") or 0) - rss_before)
     spent = best.seconds + best.storage_seconds
-    for _ in range(repeats - 1):
+    for _ in range(0 if subject.changes else repeats - 1):
         if spent > _REPEAT_WITHIN:
             break
         repeated = _run(subject, storage, size)

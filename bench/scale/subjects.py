@@ -6,21 +6,39 @@ import json
 from typing import ClassVar
 
 from bench.scale.subject import Subject
-from bench.scale.table import Shape, SyntheticTable, completed_at, synthetic_table
+from bench.scale.table import (
+    HISTORY,
+    Shape,
+    SyntheticTable,
+    archived_instant,
+    completed_at,
+    synthetic_table,
+)
 from lakewright.clock import SystemClock
 from lakewright.engine.local import LocalEngine
 from lakewright.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
 from lakewright.model.instant import Action
 from lakewright.model.ttl import ENABLED, MAX_PARTITIONS, POLICIES
-from lakewright.scan.planner import plan_changes, plan_snapshot
+from lakewright.scan.planner import EARLIEST, plan_changes, plan_range, plan_snapshot
+from lakewright.scan.stream_offsets import (
+    LATEST,
+    StreamStart,
+    batch_context,
+    newest_completion,
+    next_offset,
+)
+from lakewright.services.archiving.history import merge_history
+from lakewright.services.archiving.planner import ArchivingSettings
 from lakewright.services.compaction_debt import load_debt
 from lakewright.services.runner import ServiceRunner
 from lakewright.storage.base import Storage
 from lakewright.storage.memory import MemoryStorage
+from lakewright.storage.metered import ForwardingStorage
 from lakewright.table.create import TableSpec, create_table
-from lakewright.table.snapshot import load_snapshot
+from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.table.transaction import TransactionManager, TransactionSpec
 from lakewright.testing.clock import ManualClock
+from lakewright.write.writer import Commit
 
 _PARTITIONS = (1_000, 10_000, 100_000, 1_000_000)
 
@@ -32,6 +50,7 @@ class OverPartitions:
     sizes: ClassVar[tuple[int, ...]] = _PARTITIONS
     default_size: ClassVar[int] = 100_000
     flat: ClassVar[bool] = False
+    changes: ClassVar[bool] = False
 
     def build(self, size: int) -> SyntheticTable:
         return synthetic_table(Shape(partitions=size))
@@ -45,6 +64,7 @@ class ActiveTimeline:
     sizes: ClassVar[tuple[int, ...]] = (100, 1_000, 10_000, 100_000)
     default_size: ClassVar[int] = 10_000
     flat: ClassVar[bool] = False
+    changes: ClassVar[bool] = False
 
     def build(self, size: int) -> SyntheticTable:
         return synthetic_table(Shape(instants=size))
@@ -54,28 +74,120 @@ class ActiveTimeline:
 
 
 class History:
-    """Load the times of all archived instants."""
+    """A job on a table with n archived instants, a year of them at most: one in each minute."""
 
-    name: ClassVar[str] = "history"
     unit: ClassVar[str] = "archived instants"
-    sizes: ClassVar[tuple[int, ...]] = (100, 1_000, 10_000, 100_000)
+    sizes: ClassVar[tuple[int, ...]] = (1_000, 10_000, 100_000, 525_600)
     default_size: ClassVar[int] = 100_000
     flat: ClassVar[bool] = False
+    changes: ClassVar[bool] = False
 
     def build(self, size: int) -> SyntheticTable:
         return synthetic_table(Shape(archived=size))
+
+
+class AllTimes(History):
+    """Load the times of all archived instants."""
+
+    name: ClassVar[str] = "history, all times"
 
     def run(self, storage: Storage) -> object:
         return load_snapshot(storage).archived_times
 
 
-class ChangesAfterHistory(History):
-    """Plan the changes of the last instant on a table with a long past."""
+class Loaded(History):
+    """Look at the table."""
 
-    name: ClassVar[str] = "changes, long history"
+    name: ClassVar[str] = "history, snapshot"
+    flat: ClassVar[bool] = True
 
     def run(self, storage: Storage) -> object:
-        return plan_changes(load_snapshot(storage), since=_BEFORE_LAST)
+        return load_snapshot(storage)
+
+
+class OneArchived(History):
+    """Read the metadata of one archived commit."""
+
+    name: ClassVar[str] = "history, one commit"
+
+    def run(self, storage: Storage) -> object:
+        snapshot = load_snapshot(storage)
+        instant = archived_instant(_archived_count(snapshot) // 2)
+        return snapshot.commits([instant])
+
+
+class LastHour(History):
+    """Plan the changes of the last 60 instants, of which 41 are archived."""
+
+    name: ClassVar[str] = "history, last hour"
+
+    def run(self, storage: Storage) -> object:
+        snapshot = load_snapshot(storage)
+        before = archived_instant(_archived_count(snapshot) - 42)
+        return plan_changes(snapshot, since=before.completed_at)
+
+
+class MiddleHour(History):
+    """Plan the changes of 60 archived instants in the middle."""
+
+    name: ClassVar[str] = "history, an hour in the middle"
+
+    def run(self, storage: Storage) -> object:
+        snapshot = load_snapshot(storage)
+        middle = _archived_count(snapshot) // 2
+        since, until = (archived_instant(middle + n).completed_at for n in (0, 60))
+        return plan_changes(snapshot, since=since, until=until)
+
+
+class NewStream(History):
+    """Begin a stream at the latest instant, and plan its first batch."""
+
+    name: ClassVar[str] = "history, new stream"
+
+    def run(self, storage: Storage) -> object:
+        return _first_batch(storage, StreamStart(LATEST))
+
+
+class NewStreamFromBeginning(History):
+    """Begin a stream at the beginning of the table, and plan its first batch."""
+
+    name: ClassVar[str] = "history, new stream of all"
+
+    def run(self, storage: Storage) -> object:
+        return _first_batch(storage, StreamStart(EARLIEST))
+
+
+class ArchivingRound(History):
+    """Archive 20 instants, and merge what is due then."""
+
+    name: ClassVar[str] = "history, archiving"
+    changes: ClassVar[bool] = True
+
+    def build(self, size: int) -> SyntheticTable:
+        # The next file fills a level, and so on: all levels are merged, up to the largest files.
+        return synthetic_table(Shape(archived=size, instants=40))
+
+    def run(self, storage: Storage) -> object:
+        outcome = _services(storage).run("archive")
+        assert isinstance(outcome, Commit)
+        return outcome
+
+
+class HistoryMerge(History):
+    """Merge ten files that hold n instants together."""
+
+    name: ClassVar[str] = "history, merge"
+    sizes: ClassVar[tuple[int, ...]] = (1_000, 10_000, 100_000)
+    changes: ClassVar[bool] = True
+
+    def build(self, size: int) -> SyntheticTable:
+        return synthetic_table(Shape(archived=size, archived_files=10))
+
+    def run(self, storage: Storage) -> object:
+        writer = TransactionManager.from_options(storage, SystemClock(), {})
+        merges = merge_history(writer, HISTORY, ArchivingSettings())
+        assert merges == 1
+        return merges
 
 
 class Slicing:
@@ -86,6 +198,7 @@ class Slicing:
     sizes: ClassVar[tuple[int, ...]] = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
     default_size: ClassVar[int] = 1_000_000
     flat: ClassVar[bool] = False
+    changes: ClassVar[bool] = False
 
     def build(self, size: int) -> SyntheticTable:
         shape = Shape(partitions=size // 1000, groups=200, bases=2, logs=3, touched=1)
@@ -219,6 +332,7 @@ class WideCommit:
     sizes: ClassVar[tuple[int, ...]] = (1_000, 10_000, 100_000)
     default_size: ClassVar[int] = 100_000
     flat: ClassVar[bool] = False
+    changes: ClassVar[bool] = True
     _files: int = 0
 
     def build(self, size: int) -> Storage:
@@ -238,6 +352,7 @@ class SchemaOfWideCommit(WideCommit):
     """Tell the schema of a table whose newest commit wrote many files."""
 
     name: ClassVar[str] = "schema of a wide commit"
+    changes: ClassVar[bool] = False
 
     def build(self, size: int) -> Storage:
         storage = super().build(size)
@@ -276,6 +391,22 @@ def _wide_metadata(files: int, instant: str) -> CommitMetadata:
 _SCHEMA = '{"type":"record","name":"wide","fields":[{"name":"id","type":"string"}]}'
 
 
+def _archived_count(snapshot: Snapshot) -> int:
+    storage = snapshot.storage
+    while isinstance(storage, ForwardingStorage):
+        storage = storage.inner
+    assert isinstance(storage, SyntheticTable)
+    return storage.shape.archived
+
+
+def _first_batch(storage: Storage, start: StreamStart) -> object:
+    snapshot = load_snapshot(storage)
+    end = next_offset(start, snapshot, until=newest_completion(snapshot.timeline))
+    assert end is not None
+    context = batch_context(load_snapshot(storage), start, end)
+    return context and plan_range(context)
+
+
 def _services(storage: Storage, options: dict[str, str] | None = None) -> ServiceRunner:
     service_options = {"hoodie.compact.inline.max.delta.commits": "1", **(options or {})}
     return ServiceRunner(storage, SystemClock(), LocalEngine, service_options)
@@ -297,8 +428,15 @@ SUBJECTS: tuple[Subject, ...] = (
     WideChanges(),
     Slicing(),
     ActiveTimeline(),
-    History(),
-    ChangesAfterHistory(),
     WideCommit(),
     SchemaOfWideCommit(),
+    Loaded(),
+    OneArchived(),
+    LastHour(),
+    MiddleHour(),
+    NewStream(),
+    NewStreamFromBeginning(),
+    ArchivingRound(),
+    HistoryMerge(),
+    AllTimes(),
 )

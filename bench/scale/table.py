@@ -8,13 +8,12 @@ from itertools import chain, count
 
 import pyarrow as pa
 
+from lakewright.format.archived_file import ArchivedInstant, format_archived_file
 from lakewright.format.archived_timeline import (
     VERSION_FILE,
-    ArchivedInstant,
     ArchivedTimelineFile,
     Manifest,
     archived_file_of,
-    format_archived_file,
     format_manifest,
     format_version,
     manifest_name,
@@ -30,7 +29,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.table_builder import TableBuilder
 
 _TIMELINE = ".hoodie/timeline"
-_HISTORY = ".hoodie/timeline/history"
+HISTORY = ".hoodie/timeline/history"
 _FIRST_ACTIVE = 20260101000000000
 _FIRST_ARCHIVED = 20250101000000000
 _LONG_AGO, _NOT_LONG_AGO = "20250601000000000", "20251201000000000"
@@ -68,6 +67,7 @@ class Shape:
     per_month: int | None = None
     instants: int = 20
     archived: int = 0
+    archived_files: int | None = None
     compacted: bool = False
     aged: bool = False
 
@@ -201,26 +201,48 @@ def _add_compaction(table: SyntheticTable, at: str, completion_time: str, conten
 
 
 def _add_history(table: SyntheticTable, builder: TableBuilder) -> None:
-    """As many files as an archiver leaves that writes ten instants and merges ten files."""
     contents = [format_commit(_archived_commit(builder, kind)) for kind in range(_KINDS_OF_COMMIT)]
     files: list[ArchivedTimelineFile] = []
+    for level, start, end in _history_files(table.shape):
+        entries = [_entry(number, contents) for number in range(start, end)]
+        data = format_archived_file(entries)
+        files.append(replace(archived_file_of(entries, level), size=len(data)))
+        table.create(f"{HISTORY}/{files[-1].name}", data)
+    table.create(f"{HISTORY}/{manifest_name(1)}", format_manifest(Manifest(tuple(files))))
+    table.create(f"{HISTORY}/{VERSION_FILE}", format_version(1))
+
+
+def _history_files(shape: Shape) -> Iterator[tuple[int, int, int]]:
+    """The level of each file of history, and the numbers of its instants.
+
+    As many files as archiving leaves that writes ten instants and merges ten files, or
+    `archived_files` files that are merged next.
+    """
+    if shape.archived_files is not None:
+        size = shape.archived // shape.archived_files
+        yield from ((0, start, start + size) for start in range(0, shape.archived, size))
+        return
     start = 0
     for level in range(8, -1, -1):
         size = 10 ** (level + 1)
-        while table.shape.archived - start >= size or (level == 0 and start < table.shape.archived):
-            end = min(start + size, table.shape.archived)
-            entries = [_entry(number, contents) for number in range(start, end)]
-            data = format_archived_file(entries)
-            files.append(replace(archived_file_of(entries, level), size=len(data)))
-            table.create(f"{_HISTORY}/{files[-1].name}", data)
+        while shape.archived - start >= size or (level == 0 and start < shape.archived):
+            end = min(start + size, shape.archived)
+            yield level, start, end
             start = end
-    table.create(f"{_HISTORY}/{manifest_name(1)}", format_manifest(Manifest(tuple(files))))
-    table.create(f"{_HISTORY}/{VERSION_FILE}", format_version(1))
+
+
+def archived_instant(number: int) -> Instant:
+    """An archived instant by its number."""
+    at, completion_time = (str(_FIRST_ARCHIVED + 2 * number + end) for end in (0, 1))
+    return Instant(at, Action.DELTA_COMMIT, completed_at=completion_time)
 
 
 def _entry(number: int, contents: list[bytes]) -> ArchivedInstant:
-    at, completion_time = (str(_FIRST_ARCHIVED + 2 * number + end) for end in (0, 1))
-    return ArchivedInstant(at, completion_time, "deltacommit", contents[number % len(contents)])
+    instant = archived_instant(number)
+    content = contents[number % len(contents)]
+    return ArchivedInstant(
+        instant.requested_at, instant.completed_at or "", instant.action, content
+    )
 
 
 def _archived_commit(builder: TableBuilder, kind: int) -> CommitMetadata:

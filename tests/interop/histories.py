@@ -314,21 +314,31 @@ class SharedTable:
             f"options => 'hoodie.metadata.enable={self._metadata}')"
         )
 
-    def archive(self) -> None:
+    def archive(self, settings: Mapping[str, str] | None = None) -> None:
         """Let real Hudi keep as few instants as it can on the timeline."""
         self._call(
             f"archive_commits(path => '{self.path}', min_commits => 2, max_commits => 3, "
-            f"retain_commits => 1, enable_metadata => {self._metadata})"
+            f"retain_commits => 1, enable_metadata => {self._metadata})",
+            settings,
         )
         assert self.snapshot.archived
 
-    def _call(self, procedure: str) -> None:
+    def archived_by_their_reading(self) -> set[str]:
+        """The requested times of the writes that real Hudi finds in the archived timeline."""
+        rows = self._call(
+            f"show_archived_commits(table => '{self._name}', limit => 1000, "
+            "start_ts => '20200101000000000', end_ts => '20990101000000000')"
+        )
+        return {row["commit_time"] for row in rows}
+
+    def _call(self, procedure: str, more: Mapping[str, str] | None = None) -> list[Row]:
         # What its procedures do not take as an argument, they take from the session.
         settings = {key: self.kind.their_options[key] for key in _PROCEDURE_OPTIONS}
+        settings |= more or {}
         if not self.catalogued:
             self.hudi.sql(f"CREATE TABLE {self._name} USING hudi LOCATION '{self.path}'", settings)
             self.catalogued = True
-        self.hudi.sql(f"call {procedure}", settings)
+        return self.hudi.sql(f"call {procedure}", settings)
 
     @property
     def _metadata(self) -> str:

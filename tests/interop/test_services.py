@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from histories import at, deletes
 from kinds import Kind
 from real_hudi import RealHudi
 from served import ServedTable, check, same_rows
 
+from lakewright.format import archived_file
 from lakewright.model.instant import Action
+from lakewright.table.archived_timeline import load_manifest
 from support.soak import sized, some
 from support.tables import orphan_data_files
 
@@ -37,6 +40,8 @@ Z_ORDERED = {
     "hoodie.clustering.plan.strategy.sort.columns": "x,ts",
     "hoodie.layout.optimize.strategy": "z-order",
 }
+
+HISTORY = ".hoodie/timeline/history"
 
 # How many ranges of changes the readers read.
 RANGES = sized(1, soak=99)
@@ -323,3 +328,42 @@ def test_the_next_plan_of_real_hudi_includes_the_missing_partitions_of_our_plan(
     for target, partitions in ((table, [*remaining, DAYS[3]]), (other, [DAYS[3]])):
         plan = target.plan_at(target.plan_by_them(served.service, served.options), served.service)
         assert sorted(plan.partitions) == partitions
+
+
+MERGE_SOON = {
+    **KEEP_THREE,
+    "hoodie.commits.archival.batch": "1",
+    "hoodie.timeline.compaction.batch.size": "2",
+}
+
+
+def test_real_hudi_reads_and_merges_history_of_several_row_groups(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that we have written and merged, with a row group for every two instants."""
+    monkeypatch.setattr(archived_file, "GROUP_ROWS", 2)
+    table = make(LOGS)
+    for ts in range(50, 58):
+        table.ours("upsert", at(ts, 0, 1, ts))
+    table.run_by_us("compaction", COMPACT_SOON)
+    for ts in range(58, 64):
+        table.ours("upsert", at(ts, 0, 2, ts))
+    with same_rows(table, ranges=RANGES):
+        table.run_by_us("clean", RETAIN_TWO)
+        table.run_by_us("archive", MERGE_SOON)
+    files = load_manifest(table.storage, HISTORY).files
+    largest = max(files, key=lambda file: file.level)
+    footer = pq.read_metadata(table.path / HISTORY / largest.name)
+    assert largest.level >= 2
+    assert footer.num_row_groups >= 2
+    archived = {i.requested_at for i in table.snapshot.archived}
+    assert table.archived_by_their_reading() == archived
+    check(table, ranges=RANGES)
+    for ts in range(64, 70):
+        table.theirs("upsert", at(ts, 0, 3, ts))
+    table.archive({"hoodie.timeline.compaction.batch.size": "2"})
+    merged = load_manifest(table.storage, HISTORY).files
+    assert {file.name for file in merged} != {file.name for file in files}
+    assert archived < {i.requested_at for i in table.snapshot.archived}
+    assert table.archived_by_their_reading() == {i.requested_at for i in table.snapshot.archived}
+    check(table, ranges=RANGES)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakewright.errors import CorruptError, UnsupportedError
-from lakewright.format import archived_timeline, timeline_metadata
+from lakewright.format import archived_file, archived_timeline, timeline_metadata
 from lakewright.format.partition_metadata import (
     PartitionMetadata,
     format_partition_metadata,
@@ -157,7 +157,7 @@ ROUND_TRIPS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Any
     "archived instants": (
         st.lists(
             st.builds(
-                archived_timeline.ArchivedInstant,
+                archived_file.ArchivedInstant,
                 TEXT.filter(bool),
                 TEXT.filter(bool),
                 TEXT.filter(bool),
@@ -167,8 +167,8 @@ ROUND_TRIPS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Any
             max_size=5,
             unique_by=lambda entry: (entry.requested_at, entry.completed_at),
         ).map(lambda all_: tuple(sorted(all_, key=lambda e: (e.requested_at, e.completed_at)))),
-        archived_timeline.format_archived_file,
-        archived_timeline.parse_archived_file,
+        archived_file.format_archived_file,
+        archived_file.parse_archived_file,
     ),
     "manifest": (
         st.lists(
@@ -246,7 +246,7 @@ SAMPLES: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     ),
     "archived instants": (
         golden("cow_archived", "_0.parquet"),
-        archived_timeline.parse_archived_file,
+        archived_file.parse_archived_file,
     ),
     "manifest": (golden("cow_archived", "manifest_3"), archived_timeline.parse_manifest),
     "properties": (golden("cow_basic", "hoodie.properties"), parse_properties),

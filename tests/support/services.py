@@ -251,7 +251,12 @@ class CleanAndArchive:
         service = Archiving()
         with self._writer().locked():
             plan = service.plan(self.planning_context())
-            return plan if isinstance(plan, Skip) else service.execute(self._job(""), plan)
+            if isinstance(plan, Skip):
+                return plan
+            context = self._job("")
+            commit = service.execute(context, plan)
+        service.finish(context)
+        return commit
 
     def _writer(self) -> TransactionManager:
         return TransactionManager.from_options(self.storage, self.clock, self.options)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lakewright.format.archived_file import ArchivedInstant, format_archived_file
 from lakewright.format.archived_timeline import (
-    ArchivedInstant,
     ArchivedTimelineFile,
     Manifest,
-    format_archived_file,
     format_manifest,
     manifest_name,
 )

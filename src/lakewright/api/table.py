@@ -82,7 +82,7 @@ class Changes:
 
     dataframe: DataFrame
     checkpoint: str | None
-    instants: tuple[Instant, ...]
+    instants: Sequence[Instant]
 
 
 class Table:

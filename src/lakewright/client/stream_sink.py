@@ -29,7 +29,8 @@ from lakewright.model.plans import Skip
 from lakewright.services.asynchronous import outcomes_for_writer
 from lakewright.storage.base import MissingFileError, Storage
 from lakewright.storage.factory import storage_for
-from lakewright.table.snapshot import Snapshot, commits_newest_first
+from lakewright.table.commit_search import commits_newest_first
+from lakewright.table.snapshot import Snapshot
 from lakewright.write.options import write_settings
 from lakewright.write.write_config import WriteSettings
 from lakewright.write.writer import Commit, RowSource

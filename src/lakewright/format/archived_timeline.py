@@ -2,6 +2,7 @@
 
 A manifest lists the live files of one version of the tree; `_version_` names the current manifest.
 Archiving writes files of level 0; the files of a full level are merged into one of the next level.
+The files themselves are in `archived_file.py`.
 """
 
 from __future__ import annotations
@@ -13,57 +14,20 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.format.avro.schema import load_schema
+from lakewright.format.archived_file import ArchivedInstant
 
 VERSION_FILE = "_version_"
 MANIFEST_PREFIX = "manifest_"
+# Hudi's default for the size of a file. This library merges less at once, because it holds the
+# files in memory as they are stored, and creates the merged file in one step.
 MERGE_BYTES = 1_000 * 1024 * 1024
+MAX_MERGED_BYTES = 32 * 1024 * 1024
 LAST_LEVEL = 9
 
 _FILE_NAME = re.compile(r"(?P<first>\d+)_(?P<last>\d+)_(?P<level>\d)\.parquet", re.ASCII)
 _MANIFEST_NAME = re.compile(r"manifest_(?P<version>\d+)", re.ASCII)
 _NUMBER = re.compile(rb"\d{1,18}")
-_NAMES_ONLY = ("instantTime", "completionTime", "action")
-_ALL = (*_NAMES_ONLY, "metadata", "plan")
-_SCHEMA = pa.schema(
-    [
-        pa.field("instantTime", pa.string()),
-        pa.field("completionTime", pa.string()),
-        pa.field("action", pa.string()),
-        pa.field("metadata", pa.binary()),
-        pa.field("plan", pa.binary()),
-        pa.field("version", pa.int32(), nullable=False),
-    ]
-)
-_FOOTER = {
-    "parquet.avro.schema": load_schema("HoodieLSMTimelineInstant").text,
-    "writer.model.name": "avro",
-}
-_WRITER_OPTIONS: dict[str, Any] = {
-    "compression": "gzip",
-    "use_dictionary": ["action"],
-    "write_statistics": list(_NAMES_ONLY),
-    "store_schema": False,
-}
-_PARQUET_ERRORS = (pa.ArrowException, LookupError, MemoryError, OSError, OverflowError, ValueError)
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedInstant:
-    """One archived instant, with the raw bytes of its completed file and of its plan, if any.
-
-    `metadata` and `plan` are also None if the entry was read without content.
-    """
-
-    requested_at: str
-    completed_at: str
-    action: str
-    metadata: bytes | None = None
-    plan: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -110,59 +74,6 @@ class UnreferencedFiles:
 
     versions: tuple[int, ...] = ()
     files: tuple[str, ...] = ()
-
-
-def parse_archived_file(
-    data: bytes | pa.NativeFile, *, with_content: bool = True
-) -> tuple[ArchivedInstant, ...]:
-    """Return the instants of an archived timeline file.
-
-    Without content, only times and actions are decoded, and of an open file only those are read.
-
-    Raises:
-        CorruptError: the bytes are not an archived timeline file.
-    """
-    projection = pa.schema(
-        [_SCHEMA.field(name) for name in (_ALL if with_content else _NAMES_ONLY)]
-    )
-    # No Python stream here: Arrow's threads would read it, and abort a process that exits then.
-    source = pa.BufferReader(data) if isinstance(data, bytes) else data
-    size = source.size()
-    try:
-        file = pq.ParquetFile(source)
-        # A row takes at least a byte: a damaged row count must not cause a huge allocation.
-        if file.metadata.num_rows > size:
-            raise CorruptError("the archived timeline file claims too many rows", size=size)
-        table = file.read(columns=projection.names, use_threads=False)
-        rows = [
-            column.to_pylist() for column in table.select(projection.names).cast(projection).columns
-        ]
-    except _PARQUET_ERRORS as error:
-        raise CorruptError(
-            "the archived timeline file cannot be read", size=size, cause=str(error)
-        ) from error
-    return tuple(_entry(*row) for row in zip(*rows, strict=True))
-
-
-def format_archived_file(entries: Iterable[ArchivedInstant]) -> bytes:
-    """Return the bytes of an archived timeline file, sorted by requested time."""
-    rows = sorted(entries, key=lambda entry: (entry.requested_at, entry.completed_at))
-    columns = [
-        [entry.requested_at for entry in rows],
-        [entry.completed_at for entry in rows],
-        [entry.action for entry in rows],
-        [entry.metadata for entry in rows],
-        [entry.plan for entry in rows],
-        [1] * len(rows),
-    ]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, _SCHEMA.types, strict=True)]
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, _SCHEMA, **_WRITER_OPTIONS) as writer:
-        writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA))
-        # Without a stored Arrow schema, pyarrow drops schema metadata: add it explicitly.
-        writer.add_key_value_metadata(_FOOTER)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
 
 
 def archived_file_of(entries: Iterable[ArchivedInstant], level: int = 0) -> ArchivedTimelineFile:
@@ -240,24 +151,25 @@ def files_overlapping(
 def plan_level_merge(
     manifest: Manifest, batch_size: int = 10, max_bytes: int = MERGE_BYTES
 ) -> LevelMerge | None:
-    """Plan to merge the oldest files of the lowest full level; None if no level is full.
+    """Plan to merge the oldest files of the lowest full level; None if there is nothing to merge.
 
-    The merge may fill the next level: call this again with the manifest that `with_merge` returns.
+    A batch has at most `max_bytes`, and at most `MAX_MERGED_BYTES`: files that are too large for a
+    merge with the next one stay. The merge may fill the next level: call this again with the
+    manifest that `with_merge` returns.
     """
+    limit = min(max_bytes, MAX_MERGED_BYTES)
     for level in range(LAST_LEVEL):
         files = sorted(file for file in manifest.files if file.level == level)
         if len(files) < batch_size:
             continue
-        sizes = accumulate((file.size for file in files), initial=0)
-        # A file joins while those before it are within the limit: the last one may exceed it.
-        batch = [
-            file
-            for file, bytes_before in zip(files[:batch_size], sizes, strict=False)
-            if bytes_before <= max_bytes
-        ]
-        if len(batch) > 1:
-            last = max(file.last for file in batch)
-            return LevelMerge(tuple(batch), ArchivedTimelineFile(batch[0].first, last, level + 1))
+        for start in range(len(files) - 1):
+            candidates = files[start : start + batch_size]
+            sizes = accumulate(file.size for file in candidates)
+            batch = [file for file, size in zip(candidates, sizes, strict=True) if size <= limit]
+            if len(batch) > 1:
+                last = max(file.last for file in batch)
+                target = ArchivedTimelineFile(batch[0].first, last, level + 1)
+                return LevelMerge(tuple(batch), target)
     return None
 
 
@@ -283,23 +195,6 @@ def find_unreferenced(
     live = {file.name for version in versions[len(old) :] for file in manifests[version].files}
     unlisted = sorted(name for name in set(names) - live if _FILE_NAME.fullmatch(name))
     return UnreferencedFiles(tuple(old), tuple(unlisted))
-
-
-def _entry(
-    requested_at: str | None,
-    completed_at: str | None,
-    action: str | None,
-    metadata: bytes | None = None,
-    plan: bytes | None = None,
-) -> ArchivedInstant:
-    if not requested_at or not completed_at or not action:
-        raise CorruptError(
-            "an archived instant is incomplete",
-            requested_at=requested_at,
-            completed_at=completed_at,
-            action=action,
-        )
-    return ArchivedInstant(requested_at, completed_at, action, metadata, plan)
 
 
 def _manifest_entry(entry: Any) -> ArchivedTimelineFile:

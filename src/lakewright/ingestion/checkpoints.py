@@ -20,7 +20,8 @@ from lakewright.errors import ConflictError, InvalidError, errors_in_file
 from lakewright.model.commit_metadata import CommitMetadata
 from lakewright.model.instant import Instant, InstantTime, is_time, parse_time
 from lakewright.scan.planner import EARLIEST
-from lakewright.table.snapshot import Snapshot, commits_newest_first
+from lakewright.table.commit_search import commits_newest_first
+from lakewright.table.snapshot import Snapshot
 
 RESUME_REQUESTED = "resumeFromInstantRequestTime"
 RESUME_COMPLETED = "resumeFromInstantCompletionTime"
@@ -145,7 +146,9 @@ def position_of(checkpoint: Checkpoint, snapshot: Snapshot) -> TimelinePosition:
         return TimelinePosition(EARLIEST)
     if checkpoint.version is Version.V2:
         return TimelinePosition(checkpoint.text)
-    return translated(checkpoint.text, (*snapshot.archived, *snapshot.timeline.completed_writes))
+    # Whatever was requested or completed after this time has completed after it.
+    archived = snapshot.archived_after(checkpoint.text)
+    return translated(checkpoint.text, (*archived, *snapshot.timeline.completed_writes))
 
 
 def translated(requested_at: InstantTime, instants: Iterable[Instant]) -> TimelinePosition:

@@ -106,12 +106,14 @@ def plan_batch(
         return IncrementalBatchPlan(None, after)
     end = max(context.checkpoint or "", position.through)
     checkpoint = Checkpoint(end, Version.V2, None if after is None else after.reset)
-    waiting = len(unread.instants) - len(context.instants)
+    waiting = 0 if context is unread else len(unread.instants) - len(context.instants)
     return IncrementalBatchPlan(context, checkpoint, waiting, unread.last_completed)
 
 
 def _unread(snapshot: Snapshot, position: TimelinePosition) -> QueryContext:
     context = IncrementalQueryAnalyzer(snapshot=snapshot, begin=position.begin).analyze()
+    if not position.already_read:
+        return context
     instants = tuple(i for i in context.instants if i.requested_at not in position.already_read)
     return replace(context, instants=instants)
 

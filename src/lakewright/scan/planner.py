@@ -7,10 +7,11 @@ by the requested times of these instants.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
+from typing import overload
 
 import pyarrow as pa
 
@@ -24,12 +25,16 @@ from lakewright.model.file_group import (
     TimelineView,
     parse_data_file,
 )
-from lakewright.model.instant import Action, Instant, InstantTime
+from lakewright.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime
 from lakewright.model.schema import META_FIELDS
 from lakewright.model.table_config import TableConfig, TableType
 from lakewright.scan.scan_plan import ScanPlan, path_columns, plan_scan
 from lakewright.storage.base import join_path, split_path
-from lakewright.table.cleaned_files import files_being_cleaned, files_of_slice
+from lakewright.table.cleaned_files import (
+    files_being_cleaned,
+    files_of_slice,
+    slices_before_cleaning,
+)
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 
 EARLIEST = "earliest"
@@ -46,6 +51,47 @@ class RangeType(Enum):
     CLOSED_CLOSED = "[begin, end]"
 
 
+class InstantsFromBeginning(Sequence[Instant]):
+    """Instants in completion order, of which archived ones are loaded only if they are looked at.
+
+    The last of them is known from the beginning: `newest` ends with it. `load` returns all.
+    """
+
+    def __init__(self, newest: tuple[Instant, ...], load: Callable[[], Sequence[Instant]]) -> None:
+        self._newest = newest
+        self._load = load
+
+    @cached_property
+    def _all(self) -> tuple[Instant, ...]:
+        return tuple(self._load())
+
+    @overload
+    def __getitem__(self, index: int) -> Instant: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Instant, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Instant | tuple[Instant, ...]:
+        return self._newest[-1] if index == -1 else self._all[index]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, tuple | list | InstantsFromBeginning):
+            return NotImplemented
+        return tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._all)
+
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+
 @dataclass(frozen=True)
 class QueryContext:
     """The instants of a range in the order of completion, and where the next range begins.
@@ -59,7 +105,7 @@ class QueryContext:
     snapshot: Snapshot
     begin: str | None
     end: str | None
-    instants: tuple[Instant, ...]
+    instants: Sequence[Instant]
     until: str | None
     checkpoint: str | None
     is_complete: bool = True
@@ -78,7 +124,12 @@ class QueryContext:
     @property
     def is_snapshot(self) -> bool:
         """Whether the result is a snapshot query of the table."""
-        return self.from_beginning and self.until is None and self.is_complete
+        return self.is_state and self.until is None
+
+    @property
+    def is_state(self) -> bool:
+        """Whether the result is the state of the table at the end of the range."""
+        return self.from_beginning and self.is_complete
 
     @property
     def active(self) -> tuple[Instant, ...]:
@@ -139,17 +190,18 @@ class IncrementalQueryAnalyzer:
     def analyze(self) -> QueryContext:
         """Read the active timeline, and as much of the archived timeline as the range needs."""
         self._check_range()
-        instants = self._instants_in_range()
+        instants: Sequence[Instant] = self._instants_in_range()
         until = self.end
         if self.limit is not None and self.begin is not None and len(instants) > self.limit:
             # A checkpoint cannot separate two instants with the same completion time.
             until = instants[self.limit - 1].completed_at
-            instants = [i for i in instants if (i.completed_at or "") <= (until or "")]
+            instants = tuple(i for i in instants if (i.completed_at or "") <= (until or ""))
         begin = None if self.begin == EARLIEST else self.begin
         checkpoint = instants[-1].completed_at if instants else begin
         skipped_services, skipped_writes = self._skipped_instants(instants)
-        selected = tuple(
-            i for i in instants if i.requested_at not in skipped_services | skipped_writes
+        skipped = skipped_services | skipped_writes
+        selected = (
+            tuple(i for i in instants if i.requested_at not in skipped) if skipped else instants
         )
         return QueryContext(
             self.snapshot,
@@ -159,7 +211,11 @@ class IncrementalQueryAnalyzer:
             until,
             checkpoint,
             is_complete=not skipped_writes,
-            skipped_services=tuple(i for i in instants if i.requested_at in skipped_services),
+            skipped_services=(
+                tuple(i for i in instants if i.requested_at in skipped_services)
+                if skipped_services
+                else ()
+            ),
         )
 
     def _check_range(self) -> None:
@@ -168,27 +224,34 @@ class IncrementalQueryAnalyzer:
         if self.begin not in (None, EARLIEST) and self.end is not None and self.begin > self.end:
             raise InvalidError("a range begins after its end", begin=self.begin, end=self.end)
 
-    def _instants_in_range(self) -> list[Instant]:
+    def _instants_in_range(self) -> Sequence[Instant]:
         """Return the instants of the range, in the order of completion."""
-        timeline = self.snapshot.timeline
+        if self.begin == EARLIEST:
+            last = self._last_in_range()
+            if not last or not self.snapshot.has_history():
+                return self._from_beginning()
+            return InstantsFromBeginning(last, self._from_beginning)
         if self.begin is not None:
-            since = None if self.begin == EARLIEST else self.begin
-            archived = (
-                self.snapshot.archived if since is None else self.snapshot.archived_after(since)
-            )
-            return in_completion_order(
-                i for i in (*archived, *timeline.completed_writes) if self._in_range(i.completed_at)
-            )
-        last = [i for i in timeline.by_completion if self._in_range(i.completed_at)][-1:]
+            archived = self.snapshot.archived_after(self.begin, until=self.end)
+            return self._ordered((*archived, *self.snapshot.timeline.completed_writes))
+        return self._last_in_range()
+
+    def _from_beginning(self) -> tuple[Instant, ...]:
+        return self._ordered((*self.snapshot.archived, *self.snapshot.timeline.completed_writes))
+
+    def _last_in_range(self) -> tuple[Instant, ...]:
+        """Return the instant of the range that completed last, if there is one."""
+        last = self._ordered(self.snapshot.timeline.by_completion)[-1:]
         # Archiving is by requested time: an archived write may have completed after an active one.
         later = (
             self.snapshot.archived_after(last[0].completed_at or "")
             if last
             else self.snapshot.archived
         )
-        return in_completion_order((*last, *(i for i in later if self._in_range(i.completed_at))))[
-            -1:
-        ]
+        return self._ordered((*last, *later))[-1:]
+
+    def _ordered(self, instants: Iterable[Instant]) -> tuple[Instant, ...]:
+        return tuple(in_completion_order(i for i in instants if self._in_range(i.completed_at)))
 
     def _in_range(self, completed_at: InstantTime | None) -> bool:
         if completed_at is None or (self.end is not None and completed_at > self.end):
@@ -201,9 +264,9 @@ class IncrementalQueryAnalyzer:
     def _skipped_instants(self, instants: Sequence[Instant]) -> tuple[set[str], set[str]]:
         """Return the requested times of the skipped services, and of the skipped writes."""
         config = self.snapshot.config
-        services = {
-            i.requested_at for i in instants if self.skip_compaction and is_compaction(config, i)
-        }
+        services: set[str] = set()
+        if self.skip_compaction:
+            services = {i.requested_at for i in instants if is_compaction(config, i)}
         writes: set[str] = set()
         if self.skip_clustering or self.skip_insert_overwrite:
             replacing = [i for i in instants if i.action == Action.REPLACE_COMMIT]
@@ -321,6 +384,10 @@ def plan_range(
     if context.is_snapshot:
         slices = [group.latest_merged_slice() for group in snapshot.groups(view)]
         return _plan(snapshot.config, schema, slices, columns)
+    if context.is_state:
+        state = _complete_state(context, view)
+        if state is not None:
+            return _plan(snapshot.config, schema, state, columns)
     range_files = _IncrementalFiles(context, view)
     cleaned_file = range_files.cleaned_file
     if cleaned_file is not None and not fallback:
@@ -344,6 +411,24 @@ def schema_or_empty(snapshot: Snapshot, view: TimelineView) -> pa.Schema:
     if snapshot.avro_schema(view) is not None:
         return snapshot.schema(view)
     return pa.schema(META_FIELDS)
+
+
+def _complete_state(context: QueryContext, view: TimelineView) -> list[FileSlice] | None:
+    """Return the slices of the table at the end of a range, without reading archived commits.
+
+    None if files of them may have been deleted: cleans on the active timeline name the files that
+    they deleted, and so do the commits there. An archived clean cannot be asked.
+    """
+    snapshot, until = context.snapshot, context.until or ""
+    if any(
+        (i.completed_at or "") > until
+        for i in snapshot.archived_after(until, {*WRITE_ACTIONS, Action.CLEAN})
+    ):
+        return None
+    active = (i for i in snapshot.timeline.completed_writes if (i.completed_at or "") <= until)
+    range_files = _IncrementalFiles(replace(context, instants=tuple(active)), view)
+    slices, lost = slices_before_cleaning(snapshot, view, since=until, listed=range_files.files)
+    return slices if not lost and range_files.cleaned_file is None else None
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,8 @@ class TableService(ABC, Generic[PlanT, ResultT]):
             `CommitMetadata` for `CLUSTERING`, `CleanPlan` and `CleanMetadata` for `CLEAN`.
         writes: For a service without an action: whether `execute` is an ordinary write, which
             acquires the table's lock itself. The runner plans again if it meets a conflict. A
-            service without an action that does not write is planned and executed under one lock.
+            service without an action that does not write is planned and executed under one lock,
+            and then does without the lock what remains (`finish`).
         has_pre_plan: Whether the service implements `pre_plan`.
         keys: The keys of the options that the service reads.
     """
@@ -239,6 +240,16 @@ class TableService(ABC, Generic[PlanT, ResultT]):
         Raises:
             ConflictError: A concurrent operation has made the result invalid.
             ConcurrentWriteError: The same, and the plan can be executed again at once.
+        """
+
+    def finish(self, context: ExecutionContext) -> None:
+        """Do what remains after `execute`, without the table's lock.
+
+        Only for a service without an action that does not write. A process may crash before this
+        is done: the next run of the service does it then.
+
+        Args:
+            context: What the plan was executed with.
         """
 
     @abstractmethod

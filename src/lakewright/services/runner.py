@@ -32,7 +32,8 @@ Other services differ in the last three steps:
 - A plan that writes no data files (a clean) needs no attempt: two processes may execute it at the
   same time, and the first one completes it (`_execute_metadata_plan`).
 - A service without an action leaves no plan on the timeline. It plans and executes under one lock
-  (`_run_under_lock`, archiving), or as an ordinary write (`_run_as_write`, TTL).
+  (`_run_under_lock`, archiving), does the rest without it (`finish`), or it runs as an ordinary
+  write (`_run_as_write`, TTL).
 """
 
 from __future__ import annotations
@@ -435,7 +436,7 @@ class ServiceRunner:
     def _run_under_lock(self, service: AnyTableService) -> Commit | Skip:
         """Plan and execute under one lock, as other processes see no plan on the timeline."""
 
-        def run_locked(lock: Lock) -> Commit | Skip:
+        def run_locked(lock: Lock) -> tuple[Commit | Skip, ExecutionContext | None]:
             snapshot = load_snapshot(self.storage)
             check_write_can_begin(
                 snapshot.config, snapshot.timeline, self.writer.transaction.concurrency
@@ -443,14 +444,16 @@ class ServiceRunner:
             context = self.planning_context(snapshot)
             plan = _plan_if_due(service, context)
             if isinstance(plan, Skip):
-                return plan
+                return plan, None
             lock.verify()
-            commit: Commit = service.execute(
-                self._execution_context(snapshot, context.instant), plan
-            )
-            return commit
+            execution = self._execution_context(snapshot, context.instant)
+            commit: Commit = service.execute(execution, plan)
+            return commit, execution
 
-        return self.writer.run_locked(run_locked)
+        outcome, execution = self.writer.run_locked(run_locked)
+        if execution is not None:
+            service.finish(execution)
+        return outcome
 
     def _run_as_write(self, service: AnyTableService) -> Commit | Skip:
         """Plan and let the service write; after a conflict plan and write again, twice at most."""
@@ -494,8 +497,8 @@ class ServiceRunner:
                 return _metadata_commit(instant, result)
             if instant.requested_at == at and at in snapshot.timeline.plans:
                 return commit_result(instant, snapshot.commits([instant])[0])
-        if snapshot.timeline.is_archived(at) and at in snapshot.archived_times:
-            archived = next(i for i in snapshot.archived if i.requested_at == at)
+        before_active = {at} if snapshot.timeline.is_archived(at) else ()
+        for archived in snapshot.archived_writes(before_active).values():
             (commit,) = snapshot.commits([archived])
             return (
                 commit_result(archived, commit) if commit.operation in SERVICE_OPERATIONS else None

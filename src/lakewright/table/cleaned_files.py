@@ -18,19 +18,27 @@ from lakewright.model.file_group import (
 from lakewright.model.instant import Action, Instant, State
 from lakewright.model.plans import CleanPlan
 from lakewright.storage.base import split_path
-from lakewright.table.snapshot import Snapshot
+from lakewright.table.snapshot import FilesByPartition, Snapshot
 
 
 def slices_before_cleaning(
-    snapshot: Snapshot, view: TimelineView, partitions: Iterable[str] | None = None, *, since: str
+    snapshot: Snapshot,
+    view: TimelineView,
+    partitions: Iterable[str] | None = None,
+    *,
+    since: str,
+    listed: FilesByPartition | None = None,
 ) -> tuple[list[FileSlice], dict[GroupKey, list[str]]]:
     """Return what a query bounded by `view` reads, as if no clean had run after `since`.
 
     The second part names the files among them, by file group, that are lost: deleted by a clean
-    that completed after `since`, or listed in the plan of a pending clean.
+    that completed after `since`, or listed in the plan of a pending clean. `listed` are the files
+    of the partitions, if the caller has listed them.
     """
     selected = None if partitions is None else list(partitions)
-    cleaned, listed = _cleaned_files(snapshot, since), snapshot.files(selected)
+    cleaned = _cleaned_files(snapshot, since)
+    if listed is None:
+        listed = snapshot.files(selected)
     files = {
         partition: _with_cleaned(listed.get(partition, ()), cleaned.get(partition, ()))
         for partition in sorted({*listed, *cleaned} if selected is None else selected)

@@ -175,7 +175,7 @@ def _leftovers_at(
         snapshot.timeline,
         now_ms,
         settings,
-        archived=snapshot.archived_times if before_active else (),
+        archived=snapshot.archived_completions(before_active),
         zone=zone_of(snapshot.config.timeline_zone),
     )
     orphans = find_orphan_files(snapshot, settings, now_ms)

@@ -37,9 +37,10 @@ from lakewright.model.freshness import (
 from lakewright.model.instant import Action, Instant, InstantTime
 from lakewright.model.plans import CompactionPlan
 from lakewright.model.watermark import parse_watermark_record
+from lakewright.table.commit_search import search_commits
 from lakewright.table.freshness_options import allowed_lateness
 from lakewright.table.partition_freshness import LazyPartitionFreshness
-from lakewright.table.snapshot import Snapshot, search_commits
+from lakewright.table.snapshot import Snapshot
 from lakewright.table.uncompacted_logs import BlockingLogFile, uncompacted_logs
 
 Write = tuple[Instant, CommitMetadata]

@@ -19,7 +19,8 @@ from lakewright.model.freshness import (
     watermarks_by_partition,
 )
 from lakewright.model.instant import Instant, InstantTime
-from lakewright.table.snapshot import Snapshot, search_commits
+from lakewright.table.commit_search import search_commits
+from lakewright.table.snapshot import Snapshot
 from lakewright.table.uncompacted_logs import uncompacted_logs
 
 # Returns completion and freshness of both views from the watermarks of a partition.
@@ -194,4 +195,4 @@ def _by_completion_descending(instants: Iterable[Instant]) -> list[Instant]:
 
 def _completed_at(snapshot: Snapshot, requested_at: InstantTime) -> str | None:
     completed_at = snapshot.view().completion(requested_at)
-    return completed_at or snapshot.archived_times.get(requested_at)
+    return completed_at or snapshot.archived_completions({requested_at}).get(requested_at)

@@ -106,7 +106,9 @@ def delete_savepoint_locked(snapshot: Snapshot, instant: InstantTime) -> None:
     ]
     if not savepoints:
         raise InvalidError("there is no savepoint of this instant", instant=instant)
-    if max(snapshot.archived_times, default="") > instant:
+    active, folder = snapshot.timeline.by_time, snapshot.config.history_folder
+    later = archived_times_in(snapshot.storage, folder, instant)
+    if any(at > instant and at not in active for at in later):
         raise InvalidError(
             "later commits than the saved one are archived, so the savepoint must stay",
             instant=instant,

@@ -3,13 +3,12 @@
 A snapshot is immutable. Commit metadata, plans, the archived timeline and file listings are loaded
 when a query needs them.
 
-The sections: listing partitions and their data files; `Snapshot`; loading a snapshot; completed
-writes in the order newest first.
+The sections: listing partitions and their data files; `Snapshot`; loading a snapshot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from lakewright.clock import zone_of
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError, errors_in_file
+from lakewright.format.archived_file import Selection
 from lakewright.format.avro.schema import arrow_schema
 from lakewright.format.timeline_metadata import (
     parse_clean,
@@ -71,11 +71,12 @@ from lakewright.storage.base import (
 )
 from lakewright.table.archived_timeline import (
     archived_clustering_plans,
+    archived_completions,
     archived_instants,
-    archived_times_in,
     load_archived_metadata,
     load_entries,
     load_entries_archived_since,
+    load_manifest,
 )
 from lakewright.table.markers import FOLDER as MARKERS
 from lakewright.table.markers import marked_files
@@ -189,6 +190,8 @@ class Snapshot:
     config: TableConfig
     timeline: Timeline
     _commits: dict[str, CommitMetadata] = field(default_factory=dict, repr=False, compare=False)
+    # Archived completion times that were looked up.
+    _completions: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
     # Set on the copies that are sent to workers, so that they do not list the markers for each
     # partition.
     _unlisted: frozenset[str] | None = field(default=None, repr=False, compare=False)
@@ -210,27 +213,64 @@ class Snapshot:
 
     @cached_property
     def archived(self) -> tuple[Instant, ...]:
-        """The writes of the archived timeline, oldest first."""
-        entries = load_entries(self.storage, self.config.history_folder)
+        """All writes of the archived timeline, oldest first."""
+        return self.archived_between("", "9")
+
+    def archived_between(self, first: InstantTime, last: InstantTime) -> tuple[Instant, ...]:
+        """Return the archived writes requested between two times, oldest first."""
+        selection = Selection(first=first, last=last, actions=WRITE_ACTIONS)
+        entries = load_entries(self.storage, self.config.history_folder, selection)
         # Archiving that is running, or has crashed, leaves instants on both timelines.
         active = self.timeline.by_time
         writes = archived_instants(entries, WRITE_ACTIONS)
         return tuple(i for i in writes if i.requested_at not in active)
 
+    def archived_writes(self, requested: Collection[InstantTime]) -> dict[str, Instant]:
+        """Return those archived writes that were requested at these times, by requested time."""
+        times = {at for at in requested if at not in self.timeline.by_time}
+        if not times:
+            return {}
+        entries = load_entries(self.storage, self.config.history_folder, Selection.of_times(times))
+        return {i.requested_at: i for i in archived_instants(entries, WRITE_ACTIONS)}
+
+    def has_history(self) -> bool:
+        """Whether anything was ever archived."""
+        return bool(load_manifest(self.storage, self.config.history_folder).files)
+
     @cached_property
     def archived_times(self) -> dict[str, str]:
-        """The completion times of the archived writes, by requested time."""
+        """The completion times of all archived writes, by requested time.
+
+        Where only some are of interest, `archived_completions` reads less.
+        """
         return {i.requested_at: i.completed_at or "" for i in self.archived}
 
+    def archived_completions(self, requested: Collection[InstantTime]) -> dict[str, str]:
+        """Return the completion times of those of these writes that the archived timeline has.
+
+        This includes writes that interrupted archiving has left on the active timeline as well.
+        Each that is found is looked up once.
+        """
+        missing = set(requested) - self._completions.keys()
+        if missing:
+            folder = self.config.history_folder
+            self._completions.update(archived_completions(self.storage, folder, missing))
+        return {at: self._completions[at] for at in requested if at in self._completions}
+
     def archived_after(
-        self, completed_at: InstantTime, actions: Collection[str] = WRITE_ACTIONS
+        self,
+        completed_at: InstantTime,
+        actions: Collection[str] = WRITE_ACTIONS,
+        *,
+        until: InstantTime | None = None,
     ) -> list[Instant]:
         """Return the archived writes that completed at a time or later, in no particular order.
 
-        `actions` names other actions than writes.
+        `actions` names other actions than writes. With `until` later ones are left out.
 
         Only files of the archived timeline that were written since then are read, with a tolerance:
-        the clock of storage may differ from the clock of the timeline, and local times jump.
+        the clock of storage may differ from the clock of the timeline, and local times jump. Of
+        these files only the row groups are read in which a write completed since then.
         """
         try:
             moment = parse_time(completed_at, zone_of(self.config.timeline_zone))
@@ -239,13 +279,16 @@ class Snapshot:
             since_ms = int(moment.timestamp() * 1000) - tolerance_ms
         except InvalidError:
             since_ms = 0  # the time is no date, so every file has to be read
-        entries = load_entries_archived_since(self.storage, self.config.history_folder, since_ms)
+        selection = Selection(
+            completed_from=completed_at,
+            completed_until="9" if until is None else until,
+            actions=frozenset(actions),
+        )
+        entries = load_entries_archived_since(
+            self.storage, self.config.history_folder, since_ms, selection
+        )
         active = self.timeline.by_time
-        return [
-            i
-            for i in archived_instants(entries, actions)
-            if (i.completed_at or "") >= completed_at and i.requested_at not in active
-        ]
+        return [i for i in archived_instants(entries, actions) if i.requested_at not in active]
 
     def has_write(self, requested_at: InstantTime) -> bool:
         """Whether a write has completed and still exists, on the active or the archived timeline.
@@ -258,8 +301,7 @@ class Snapshot:
             return active.is_completed
         if not self.timeline.is_archived(requested_at):
             return False
-        folder = self.config.history_folder
-        return requested_at in archived_times_in(self.storage, folder, requested_at, requested_at)
+        return bool(self.archived_completions({requested_at}))
 
     def archived_hidden_by(self, remaining: Timeline) -> list[str]:
         """Return the archived writes that would look uncommitted if the timeline was `remaining`.
@@ -294,6 +336,10 @@ class Snapshot:
             if self.timeline.by_time.get(at) == earlier.timeline.by_time.get(at)
         }
         return replace(self, _commits={**unchanged, **self._commits})
+
+    def with_own_cache(self) -> Snapshot:
+        """Return the snapshot with a cache of its own: what it reads is forgotten with it."""
+        return replace(self, _commits=dict(self._commits), _data={})
 
     def for_workers(self) -> Snapshot:
         """Return the snapshot whose pickled copies know the schema, and what has been replaced.
@@ -371,8 +417,11 @@ class Snapshot:
         return [found.get(i.requested_at, self._data.get(i.requested_at)) for i in instants]
 
     def _load_archived(self, times: set[str]) -> None:
-        archived = self.archived_commits(first=min(times), last=max(times))
-        self._commits.update((i.requested_at, c) for i, c in archived if i.requested_at in times)
+        folder = self.config.history_folder
+        archived = load_archived_metadata(
+            self.storage, folder, WRITE_ACTIONS, parse_commit, times=times
+        )
+        self._commits.update((i.requested_at, c) for i, c in archived)
         missing = sorted(times - self._commits.keys())
         if missing:
             raise CorruptError(
@@ -494,7 +543,7 @@ class Snapshot:
         """
         write = self.timeline.by_time.get(requested_at)
         if write is None and self.timeline.is_archived(requested_at):
-            write = next((i for i in self.archived if i.requested_at == requested_at), None)
+            write = self.archived_writes({requested_at}).get(requested_at)
         names = (
             self.commits([write])[0].referenced_file_names() if write is not None else frozenset()
         )
@@ -541,8 +590,7 @@ class Snapshot:
             for at in duplicate_base_instants(names)
             if view.includes(at)
         }
-        if any(self.timeline.is_archived(at) for at in duplicated):
-            instants |= {i.requested_at: i for i in self.archived}
+        instants |= self.archived_writes({at for at in duplicated if self.timeline.is_archived(at)})
         resolvable = duplicated & instants.keys()
         listed = {at: self.commits([instants[at]])[0].referenced_file_names() for at in resolvable}
         return {
@@ -562,12 +610,8 @@ class Snapshot:
         needed -= view.archived.keys()
         if not needed:
             return view
-        entries = load_entries(
-            self.storage, self.config.history_folder, first=min(needed), last=max(needed)
-        )
-        completion_times = {
-            e.requested_at: e.completed_at for e in entries if e.requested_at in needed
-        }
+        entries = load_entries(self.storage, self.config.history_folder, Selection.of_times(needed))
+        completion_times = {e.requested_at: e.completed_at for e in entries}
         return replace(view, archived={**view.archived, **completion_times})
 
     def earliest_retained(self) -> str | None:
@@ -625,20 +669,14 @@ class Snapshot:
     def clustering_plans(self, times: Iterable[str]) -> dict[str, ClusteringPlan]:
         """Return the plans of those clusterings that have completed at some of these instants.
 
-        Archived plans are read only if one of the instants is an archived replace commit.
+        Of the archived plans only those of replace commits at these instants are read.
         """
         requested = set(times)
         completed = {i.requested_at for i in self.timeline.completed_services(Action.CLUSTERING)}
         plans = {at: self.plan_of(at, Action.CLUSTERING) for at in sorted(requested & completed)}
         before = {at for at in requested if self.timeline.is_archived(at)}
         if before:
-            folder = self.config.history_folder
-            entries = load_entries(self.storage, folder, first=min(before), last=max(before))
-            replaced = {
-                e.requested_at for e in entries if e.action == Action.REPLACE_COMMIT
-            } & before
-            if replaced:
-                plans |= archived_clustering_plans(self.storage, folder, replaced)
+            plans |= archived_clustering_plans(self.storage, self.config.history_folder, before)
         return {at: plan for at, plan in plans.items() if isinstance(plan, ClusteringPlan)}
 
     def timeline_path(self, instant: Instant) -> str:
@@ -693,57 +731,3 @@ def list_timeline(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
     """Return every file of the timeline as an instant, in the order of the file names."""
     instants = [parse_instant(file.name) for file in storage.list_files(config.timeline_folder)]
     return tuple(i for i in instants if i is not None)
-
-
-# Completed writes, newest first: their extra metadata says how far streams and sources were read.
-
-
-_COMMITS_PER_READ = 16
-
-
-def commits_newest_first(
-    snapshot: Snapshot, base: Snapshot | None = None
-) -> Iterator[tuple[Instant, CommitMetadata]]:
-    """Yield the completed writes of a table, newest first; only those that `base` lacks."""
-    for instants in _writes_newest_first(snapshot, base):
-        yield from zip(instants, snapshot.commits(instants), strict=True)
-
-
-def _writes_newest_first(snapshot: Snapshot, base: Snapshot | None) -> Iterator[Sequence[Instant]]:
-    """Yield batches of completed writes to read together; archived ones only if asked for."""
-    base_times = {i.requested_at for i in base.timeline.completed_writes} if base else set()
-    timeline = snapshot.timeline
-    active = [i for i in reversed(timeline.by_completion) if i.requested_at not in base_times]
-    yield from _batches([i for i in active if i.requested_at >= (timeline.start or "")])
-    # Archiving may have left savepointed commits behind that are older than some archived ones.
-    rest = [i for i in active if i.requested_at < (timeline.start or "")]
-    base_start = base.timeline.start if base else None
-    if base is None or base_start != timeline.start:
-        # Writes before the start of the base timeline were archived when `base` was loaded.
-        archived = [i for i in reversed(snapshot.archived) if i.requested_at >= (base_start or "")]
-        rest += [i for i in archived if i.requested_at not in base_times]
-    yield from _batches(sorted(rest, key=lambda i: i.completed_at or "", reverse=True))
-
-
-def search_commits(
-    snapshot: Snapshot, instants: Sequence[Instant]
-) -> Iterator[tuple[Instant, CommitMetadata]]:
-    """Yield writes with their metadata, for a search that may end at any of them.
-
-    The first is loaded alone, as it is often enough, and each batch is twice as large as the one
-    before.
-    """
-    start, size = 0, 1
-    while start < len(instants):
-        batch = instants[start : start + size]
-        # The search may end before a damaged one; the error is raised below if it does not.
-        with suppress(CorruptError):
-            snapshot.commits(batch)
-        for instant in batch:
-            yield instant, snapshot.commits([instant])[0]
-        start, size = start + size, min(2 * size, _COMMITS_PER_READ)
-
-
-def _batches(instants: Sequence[Instant]) -> Iterator[Sequence[Instant]]:
-    for first in range(0, len(instants), _COMMITS_PER_READ):
-        yield instants[first : first + _COMMITS_PER_READ]

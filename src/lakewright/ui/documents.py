@@ -139,7 +139,7 @@ def instant_details(snapshot: Snapshot, at: str, action: str) -> Document | None
     candidates = [i for i in snapshot.timeline if i.requested_at == at]
     instant = next((i for i in candidates if i.action == action), None)
     if instant is None:
-        instant = next((i for i in snapshot.archived if i.requested_at == at), None)
+        instant = snapshot.archived_writes({at}).get(at)
     if instant is None:
         return None
     time_ms = times_of(snapshot)

@@ -129,7 +129,8 @@ def _logs_for_previous_base(task: WriteTask, item: FileSlice) -> tuple[LogFile, 
         return ()
     instant = task.snapshot.timeline.by_time.get(item.base.instant)
     active_time = instant.completed_at if instant is not None else None
-    completed_at = active_time or task.snapshot.archived_times.get(item.base.instant, "")
+    at = item.base.instant
+    completed_at = active_time or task.snapshot.archived_completions({at}).get(at, "")
     return tuple(log for log in item.logs if log.instant < completed_at)
 
 

@@ -34,7 +34,8 @@ def curve(seconds: list[float], calls: list[int], *, flat: bool = True) -> Curve
 
 def test_the_jobs_that_must_be_flat_are_among_the_subjects() -> None:
     services = {"compaction, 10 changed", "debt in 10"}
-    assert set(FLAT) == {"timeline", "one partition", "changes in 10", *services}
+    queries = {"timeline", "one partition", "changes in 10", "history, snapshot"}
+    assert set(FLAT) == {*queries, *services}
 
 
 @pytest.mark.parametrize("subject", FLAT.values(), ids=list(FLAT))
@@ -114,6 +115,7 @@ class _Growing:
     sizes: ClassVar[tuple[int, ...]] = (1, 10)
     default_size: ClassVar[int] = 10
     flat: ClassVar[bool] = True
+    changes: ClassVar[bool] = False
 
     def build(self, size: int) -> Storage:
         return MemoryStorage.fresh({f"f{number}": b"" for number in range(size)})

@@ -6,15 +6,31 @@ import io
 import json
 import re
 import zipfile
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from lakewright.errors import CorruptError, InvalidError
-from lakewright.format.archived_timeline import (
+from lakewright.format.archived_file import (
+    GROUP_BYTES,
+    GROUP_ROWS,
+    ArchivedFileFooter,
     ArchivedInstant,
+    Selection,
+    format_archived_file,
+    merge_sorted,
+    parse_archived_file,
+    parse_row_groups,
+    stream_archived_file,
+    write_archived_file,
+)
+from lakewright.format.archived_timeline import (
+    MAX_MERGED_BYTES,
     ArchivedTimelineFile,
     LevelMerge,
     Manifest,
@@ -22,11 +38,9 @@ from lakewright.format.archived_timeline import (
     archived_file_of,
     files_overlapping,
     find_unreferenced,
-    format_archived_file,
     format_manifest,
     format_version,
     manifest_name,
-    parse_archived_file,
     parse_manifest,
     parse_manifest_name,
     parse_version,
@@ -79,7 +93,7 @@ def test_a_file_of_ours_has_the_columns_of_a_real_one() -> None:
 
 def test_entries_without_content_are_cheap_and_equal_otherwise() -> None:
     data = next(iter(FILES.values()))
-    full, names = parse_archived_file(data), parse_archived_file(data, with_content=False)
+    full, names = parse_archived_file(data), parse_archived_file(data, Selection())
     assert [ArchivedInstant(e.requested_at, e.completed_at, e.action) for e in full] == list(names)
 
 
@@ -237,12 +251,24 @@ MERGES: dict[str, tuple[Manifest, int, int, tuple[list[str], str] | None]] = {
         (["5_6_0", "7_8_0"], "5_8_1"),
     ),
     "no more bytes than allowed": (
-        manifest_of("1_2_0", "3_4_0", "5_6_0", size=600),
+        manifest_of("1_2_0", "3_4_0", "5_6_0", size=500),
         3,
         1000,
         (["1_2_0", "3_4_0"], "1_4_1"),
     ),
-    "a single file is not merged": (manifest_of("1_2_0", "3_4_0", size=2000), 2, 1000, None),
+    "a single file is not merged": (manifest_of("1_2_0", "3_4_0", size=600), 2, 1000, None),
+    "large files stay, and those after them are merged": (
+        Manifest((*manifest_of("1_2_0", size=900).files, *manifest_of("3_4_0", "5_6_0").files)),
+        2,
+        900,
+        (["3_4_0", "5_6_0"], "3_6_1"),
+    ),
+    "no more than fits into memory, whatever is allowed": (
+        manifest_of("1_2_0", "3_4_0", size=MAX_MERGED_BYTES),
+        2,
+        10**12,
+        None,
+    ),
     "an overlapping file widens the range": (
         manifest_of("1_9_0", "3_4_0"),
         2,
@@ -309,3 +335,121 @@ def test_plan_leftovers(keep: int, expected: UnreferencedFiles) -> None:
 
 def test_without_any_manifest_nothing_is_removed() -> None:
     assert find_unreferenced({}, NAMES) == UnreferencedFiles()
+
+
+def numbered(*numbers: int, action: str = "commit", size: int = 0) -> list[ArchivedInstant]:
+    return [
+        ArchivedInstant(f"{number:06}", f"{number:06}9", action, bytes(size), None)
+        for number in numbers
+    ]
+
+
+SELECTIONS: dict[str, tuple[Selection, range]] = {
+    "an hour by requested time": (Selection(first="001500", last="001599"), range(1500, 1600)),
+    "one requested time": (Selection.of_times({"002999"}), range(2999, 3000)),
+    "completed since": (Selection(completed_from="0029509"), range(2950, 3000)),
+    "completed in a range": (
+        Selection(completed_from="0010009", completed_until="0010019"),
+        range(1000, 1002),
+    ),
+    "no such action": (Selection(actions=frozenset({"rollback"})), range(0)),
+    "all": (Selection(), range(3000)),
+}
+
+
+@pytest.mark.parametrize(("selection", "numbers"), SELECTIONS.values(), ids=list(SELECTIONS))
+def test_only_row_groups_are_read_that_may_hold_a_selected_instant(
+    selection: Selection, numbers: range
+) -> None:
+    data = format_archived_file(numbered(*range(3000)))
+    footer = ArchivedFileFooter.parse(data, len(data))
+    assert footer.metadata.num_row_groups == 3000 // GROUP_ROWS
+    groups = sorted({number // GROUP_ROWS for number in numbers})
+    assert footer.groups(selection) == groups
+    parts = {
+        part: data[part.offset : part.offset + part.length]
+        for part in footer.ranges(groups, selection.columns)
+    }
+    read = [entry.requested_at for _, entry in parse_row_groups(footer, parts, groups, selection)]
+    assert read == [f"{number:06}" for number in numbers]
+    assert [entry.requested_at for entry in parse_archived_file(data, selection)] == read
+
+
+def test_large_metadata_makes_small_row_groups() -> None:
+    data = format_archived_file(numbered(*range(6), size=GROUP_BYTES // 2))
+    metadata = pq.read_metadata(io.BytesIO(data))
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [2, 2, 2]
+
+
+def test_a_part_of_a_file_that_is_cut_off_is_corrupt() -> None:
+    data = format_archived_file(numbered(1, 2))
+    footer = ArchivedFileFooter.parse(data, len(data))
+    (part,) = footer.ranges([0], Selection().columns)
+    with pytest.raises(CorruptError, match="shorter"):
+        parse_row_groups(footer, {part: b"1"}, [0], Selection())
+
+
+def test_a_row_group_outside_of_its_file_is_corrupt() -> None:
+    data = format_archived_file(numbered(1, 2))
+    with pytest.raises(CorruptError, match="outside"):
+        ArchivedFileFooter.parse(data, 10).ranges([0], Selection().columns)
+
+
+MERGED: dict[str, tuple[list[list[ArchivedInstant]], list[ArchivedInstant]]] = {
+    "files after each other": ([numbered(1, 2), numbered(3)], numbered(1, 2, 3)),
+    "files that overlap": ([numbered(1, 3), numbered(2, 4)], numbered(1, 2, 3, 4)),
+    "an instant in two files is there once, as in the later file": (
+        [numbered(1, 2), numbered(2, size=3)],
+        [*numbered(1), *numbered(2, size=3)],
+    ),
+    "two actions of one requested time are both kept": (
+        [numbered(1), numbered(1, action="rollback")],
+        [*numbered(1), *numbered(1, action="rollback")],
+    ),
+    "nothing": ([], []),
+}
+
+
+@pytest.mark.parametrize(("sources", "expected"), MERGED.values(), ids=list(MERGED))
+def test_merged_entries(
+    sources: list[list[ArchivedInstant]], expected: list[ArchivedInstant]
+) -> None:
+    assert list(merge_sorted(map(iter, sources))) == expected
+
+
+def test_a_merge_holds_one_row_group() -> None:
+    pulled: list[int] = []
+
+    def source(first: int) -> Iterator[ArchivedInstant]:
+        for number in range(first, 5 * GROUP_ROWS, 2):
+            pulled.append(number)
+            yield from numbered(number)
+
+    class Sink(io.BytesIO):
+        pulled_at_write: ClassVar[list[int]] = []
+
+        def write(self, data: Any) -> int:
+            self.pulled_at_write.append(len(pulled))
+            return super().write(data)
+
+    sink = Sink()
+    write_archived_file(sink, merge_sorted([source(0), source(1)]))
+    steps = sorted(set(sink.pulled_at_write))
+    assert len(steps) >= 5
+    assert max(b - a for a, b in pairwise(steps)) <= GROUP_ROWS + 2
+
+
+def test_a_file_is_streamed_as_it_is_read_whole() -> None:
+    entries = numbered(*range(2500), size=1000)
+    assert list(stream_archived_file(format_archived_file(entries))) == entries
+
+
+def test_a_file_that_was_not_written_in_order_is_streamed_in_order() -> None:
+    sink = io.BytesIO()
+    write_archived_file(sink, numbered(3, 1, 2))
+    assert list(stream_archived_file(sink.getvalue())) == numbered(1, 2, 3)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_real_files_are_streamed(name: str) -> None:
+    assert tuple(stream_archived_file(FILES[name])) == parse_archived_file(FILES[name])

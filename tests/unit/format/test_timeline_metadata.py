@@ -16,7 +16,7 @@ import pytest
 
 from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.format import timeline_metadata
-from lakewright.format.archived_timeline import parse_archived_file
+from lakewright.format.archived_file import parse_archived_file
 from lakewright.format.avro.container import encode_record, record_name
 from lakewright.format.avro.schema import RecordSchema, load_schema
 from lakewright.model.commit_metadata import CommitMetadata, RollbackMetadata, WriteStat

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from lakewright.format.archived_file import ArchivedInstant, format_archived_file
 from lakewright.format.archived_timeline import (
-    ArchivedInstant,
     Manifest,
     archived_file_of,
-    format_archived_file,
     format_manifest,
     format_version,
 )

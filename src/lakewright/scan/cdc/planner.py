@@ -311,7 +311,7 @@ def _plan_full_state(context: QueryContext) -> list[CdcFileGroup]:
     else:
         # Only cleans on the active timeline show which files they deleted.
         archived_later = [
-            i.requested_at for i in snapshot.archived if (i.completed_at or "") > until
+            i.requested_at for i in snapshot.archived_after(until) if (i.completed_at or "") > until
         ]
         slices, cleaned = slices_before_cleaning(snapshot, view, since=until)
         for name in [*archived_later, *(name for names in cleaned.values() for name in names)]:
@@ -370,10 +370,14 @@ class _CdcWrites:
 
     @cached_property
     def _archived(self) -> dict[str, Instant]:
-        """The archived instants, if the range includes any; they are not needed otherwise."""
+        """The archived instants of the files, if the range includes any archived instant.
+
+        They are not needed otherwise.
+        """
         if not self.context.archived:
             return {}
-        return {instant.requested_at: instant for instant in self._snapshot.archived}
+        times = {file.instant for files in self._files.values() for file in files}
+        return self._snapshot.archived_writes(times)
 
     def groups(self) -> list[CdcFileGroup]:
         """Return the changes of each file group; raise if files of one are missing."""

@@ -66,7 +66,8 @@ class ArchivingSettings:
         "hoodie.timeline.compaction.target.file.max.bytes",
         MERGE_BYTES,
         parse=at_least(1),
-        doc="The approximate maximum size of a file of the archived timeline.",
+        doc="The maximum size of a merged file of the archived timeline; above 32 MiB nothing is "
+        "merged in any case.",
     )
     manifests_retained: int = option(
         "hoodie.timeline.manifest.retained.versions",

@@ -14,6 +14,7 @@ from lakewright.model.plans import Skip
 from lakewright.model.table_config import TableType
 from lakewright.options import option_keys, settings_from
 from lakewright.services.archiving.executor import archive
+from lakewright.services.archiving.history import merge_history
 from lakewright.services.archiving.planner import (
     ArchivalConstraints,
     ArchivePlan,
@@ -38,6 +39,7 @@ class Archiving(TableService[ArchivePlan, Commit]):
     """Moves the oldest instants of the active timeline to the archived timeline.
 
     The caller holds the table's lock from before the snapshot is loaded until `execute` returns.
+    Files of the archived timeline are merged afterwards, without the lock.
     """
 
     name: ClassVar[str] = "archive"
@@ -66,7 +68,7 @@ class Archiving(TableService[ArchivePlan, Commit]):
         """Archive the planned instants; `files` of the result is their number."""
         settings = settings_from(ArchivingSettings, context.options)
         delete_orphan_files(context.snapshot, context.writer.heartbeat, context.clock.now_ms())
-        archived = archive(context.snapshot, plan, settings).instants
+        archived = archive(context.snapshot, plan, settings)
         return Commit(
             instant=archived[-1].requested_at if archived else "",
             completed_at=(archived[-1].completed_at or "") if archived else "",
@@ -74,6 +76,11 @@ class Archiving(TableService[ArchivePlan, Commit]):
             operation=self.name.upper(),
             files=len(archived),
         )
+
+    def finish(self, context: ExecutionContext) -> None:
+        """Merge files of the archived timeline; the lock is taken only to publish the result."""
+        settings = settings_from(ArchivingSettings, context.options)
+        merge_history(context.writer, context.snapshot.config.history_folder, settings)
 
 
 def _constraints(context: PlanningContext) -> ArchivalConstraints:

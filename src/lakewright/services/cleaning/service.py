@@ -82,7 +82,7 @@ class Cleaning(TableService[CleanPlan, CleanMetadata]):
         snapshot = context.snapshot
         last = last_clean(snapshot)
         retained = _earliest_retained(context, settings, last)
-        has_archived_writes = last is None and bool(snapshot.archived)
+        has_archived_writes = last is None and snapshot.has_history()
         scope = clean_scope(
             snapshot.timeline, settings, retained, last, has_history=has_archived_writes
         )

@@ -124,7 +124,7 @@ def _show_archived(to_rows: Line) -> Callable[[Table, Arguments], Rows]:
     def run(table: Table, arguments: Arguments) -> Rows:
         snapshot = table.snapshot()
         first, last = arguments["start_ts"] or "", arguments["end_ts"] or "9"
-        newest = [i for i in reversed(snapshot.archived) if first <= i.requested_at <= last]
+        newest = reversed(snapshot.archived_between(first, last))
         return list(islice(_commit_rows(snapshot, newest, to_rows), row_limit(arguments)))
 
     return run

@@ -6,10 +6,14 @@ from itertools import count
 
 import pytest
 
-from lakewright.format.archived_timeline import (
+from lakewright.format.archived_file import (
+    CONTENT,
     ArchivedInstant,
-    ArchivedTimelineFile,
+    Selection,
     format_archived_file,
+)
+from lakewright.format.archived_timeline import (
+    ArchivedTimelineFile,
     format_manifest,
     parse_manifest_name,
 )
@@ -62,7 +66,7 @@ def table_of(writes: int, kind: str = "COPY_ON_WRITE") -> BuiltTable:
 
 
 def entries(storage: Storage) -> list[ArchivedInstant]:
-    return load_entries(storage, HISTORY, with_content=True)
+    return load_entries(storage, HISTORY, Selection(content=CONTENT))
 
 
 def answers(storage: Storage, every: int = 1) -> list[object]:
