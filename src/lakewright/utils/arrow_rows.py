@@ -51,9 +51,7 @@ def take_values(column: pa.ChunkedArray, at: RowNumbers) -> pa.ChunkedArray:
     return take_rows(pa.table({"values": column}), at).column(0)
 
 
-def _taken(
-    batches: list[pa.RecordBatch], ends: RowNumbers, at: RowNumbers
-) -> Iterator[pa.Table]:
+def _taken(batches: list[pa.RecordBatch], ends: RowNumbers, at: RowNumbers) -> Iterator[pa.Table]:
     in_order = bool(np.all(at[1:] >= at[:-1]))
     order = None if in_order else np.argsort(at, kind="stable")
     gathered = _gathered(batches, ends, at if order is None else at[order])
@@ -70,9 +68,7 @@ def _taken(
     yield gathered.take(pa.array(place))
 
 
-def _gathered(
-    batches: list[pa.RecordBatch], ends: RowNumbers, ascending: RowNumbers
-) -> pa.Table:
+def _gathered(batches: list[pa.RecordBatch], ends: RowNumbers, ascending: RowNumbers) -> pa.Table:
     """Return rows whose numbers ascend, as slices of the batches or copies from them."""
     bounds = np.searchsorted(ascending, np.append(0, ends))
     schema = batches[0].schema
@@ -89,7 +85,9 @@ def _gathered(
 
 
 def _null_rows(count: int, schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(count, field.type) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.nulls(count, field.type) for field in schema], schema=schema
+    )
 
 
 def as_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -16,8 +16,8 @@ from lakewright.model.file_group import FileSlice, LogFile
 from lakewright.model.schema import META_COLUMNS, RECORD_KEY
 from lakewright.model.table_config import CHANGE_DATA, CdcLoggingMode
 from lakewright.storage.base import join_path
+from lakewright.utils.arrow_rows import split_by_size
 from lakewright.write.log_file_writer import EncodedBlock, into_files
-from lakewright.write.spill import split_by_size
 from lakewright.write.task import WriteTask, create_file
 
 _NULLABLE_STRING = ["null", "string"]

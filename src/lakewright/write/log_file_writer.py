@@ -13,7 +13,7 @@ from lakewright.format.delete_block import DeleteRecords, format_delete_block
 from lakewright.model.file_group import LogFile
 from lakewright.model.schema import FILE_NAME, META_COLUMNS
 from lakewright.storage.base import join_path
-from lakewright.write.spill import split_by_size
+from lakewright.utils.arrow_rows import split_by_size
 from lakewright.write.task import WriteTask, create_file
 
 
