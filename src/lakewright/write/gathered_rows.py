@@ -8,7 +8,7 @@ combines them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
@@ -83,7 +83,7 @@ class GatheredRows:
             yield from self._file.tables()
         yield from self._buffered
 
-    def groups(self, groups: Sequence[RowNumbers]) -> Iterator[Iterator[pa.Table]]:
+    def groups(self, groups: Sequence[RowNumbers]) -> Generator[Iterator[pa.Table], None, None]:
         """Return for each group of rows, given by their numbers, its rows in pieces.
 
         Use the pieces of a group before those of the next group. A row may be in one group only.

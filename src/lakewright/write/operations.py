@@ -614,17 +614,23 @@ def _partitions(
     finished: set[str] = set()
     current: str | None = None
     rows = GatheredRows(deciding_columns(task), token.folder)
-    for table in tables:
-        for path, part in by_partition(table):
-            if path != current:
-                if current is not None:
-                    yield current, rows
-                if path in finished:
-                    raise InvalidError(
-                        "rows of one partition came apart", partition=path, column=PARTITION_PATH
-                    )
-                finished.add(path)
-                current, rows = path, GatheredRows(deciding_columns(task), token.folder)
-            rows.add(part)
-    if current is not None:
-        yield current, rows
+    try:
+        for table in tables:
+            for path, part in by_partition(table):
+                if path != current:
+                    if current is not None:
+                        yield current, rows
+                    if path in finished:
+                        raise InvalidError(
+                            "rows of one partition came apart",
+                            partition=path,
+                            column=PARTITION_PATH,
+                        )
+                    finished.add(path)
+                    current, rows = path, GatheredRows(deciding_columns(task), token.folder)
+                rows.add(part)
+        if current is not None:
+            yield current, rows
+    except BaseException:
+        rows.close()
+        raise

@@ -109,7 +109,7 @@ def test_a_sort_that_is_given_up_leaves_nothing_on_disk(
 
     create = tempfile.TemporaryFile
 
-    def noted(*, prefix: str, dir: str) -> IO[bytes]:  # noqa: A002
+    def noted(*, prefix: str, dir: str) -> IO[bytes]:
         files.append(create(prefix=prefix, dir=dir))
         return files[-1]
 
