@@ -364,8 +364,8 @@ def merge_with_base(
     """Yield the merged rows of a slice: unchanged and updated base rows, then inserted rows.
 
     `batches` are the rows of the base file in the schema of `outcome.rows`; only about as many of
-    them as the outcome has keys, at least one batch, are in memory at a time. `on_change` is called
-    with all rows that change.
+    them as the outcome has keys, at least one batch, and at most about half a gibibyte are in
+    memory at a time. `on_change` is called with all rows that change.
     """
     return _merged(
         batches,
@@ -462,14 +462,20 @@ def _merged(
         yield rows
 
 
+# Base rows that are in memory at a time.
+_MAX_COMBINED_BYTES = 512 << 20
+
+
 def _combined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
     """Combine batches to tables of at least `rows` rows: each lookup builds a key index anew."""
     pending: list[pa.RecordBatch] = []
+    count = size = 0
     for batch in batches:
         pending.append(batch)
-        if sum(item.num_rows for item in pending) >= rows:
+        count, size = count + batch.num_rows, size + batch.nbytes
+        if count >= rows or size >= _MAX_COMBINED_BYTES:
             yield pa.Table.from_batches(pending)
-            pending = []
+            pending, count, size = [], 0, 0
     if pending:
         yield pa.Table.from_batches(pending)
 

@@ -115,17 +115,26 @@ def cast_in_pieces(array: pa.Array, kind: pa.DataType) -> list[pa.Array]:
 
 def index_in(values: pa.Array | pa.ChunkedArray, keys: pa.Array) -> pa.Array:
     """Return for each value its position in `keys`, null if it is not among them."""
-    index = pc.index_in(_like(values, keys), value_set=keys)
+    values, keys = _in_one_type(values, keys)
+    index = pc.index_in(values, value_set=keys)
     return index.combine_chunks() if isinstance(index, pa.ChunkedArray) else index
 
 
 def is_in(values: pa.Array | pa.ChunkedArray, keys: pa.Array) -> pa.Array | pa.ChunkedArray:
     """Return for each value whether it is in `keys`."""
-    return pc.is_in(_like(values, keys), value_set=keys)
+    values, keys = _in_one_type(values, keys)
+    return pc.is_in(values, value_set=keys)
 
 
-def _like(values: pa.Array | pa.ChunkedArray, keys: pa.Array) -> pa.Array | pa.ChunkedArray:
-    return values if values.type == keys.type else values.cast(keys.type)
+def _in_one_type(
+    values: pa.Array | pa.ChunkedArray, keys: pa.Array
+) -> tuple[pa.Array | pa.ChunkedArray, pa.Array]:
+    """Return values and keys in the large type, if one of them is."""
+    if values.type == keys.type:
+        return values, keys
+    if values.type in _SMALL_TYPES:
+        return values, keys.cast(values.type)
+    return values.cast(keys.type), keys
 
 
 def split_by_size(rows: pa.Table, max_bytes: int) -> Iterator[pa.Table]:

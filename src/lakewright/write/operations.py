@@ -31,6 +31,7 @@ from lakewright.model.schema import OPERATION, PARTITION_PATH, RECORD_KEY
 from lakewright.scan.slice_reader import batches_of
 from lakewright.storage.base import map_in_threads
 from lakewright.utils.arrow_rows import (
+    MAX_CHUNK_BYTES,
     as_array,
     cast_in_pieces,
     is_in,
@@ -437,9 +438,10 @@ def delete_records(path: str, outcome: MergedLogRecords) -> DeleteRecords:
     indices = pa.array(np.flatnonzero(outcome.deleted))
     keys = without_large_type(outcome.keys.take(indices))
     unconditional = pa.array(outcome.beats_any_base[outcome.deleted])
+    kind = pa.string() if len(path) * len(keys) < MAX_CHUNK_BYTES // 4 else pa.large_string()
     return DeleteRecords(
         keys,
-        pa.repeat(pa.scalar(path), len(keys)),
+        pa.repeat(pa.scalar(path, kind), len(keys)),
         unconditional,
         tuple(without_large_type(column.take(indices)) for column in outcome.ordering),
     )
