@@ -103,6 +103,7 @@ class _Search:
         # Slices without log files first: a key in their base file is certainly live.
         ordered = sorted(range(len(self.slices)), key=lambda at: bool(self.slices[at].logs))
         stored: list[tuple[int, pa.ChunkedArray]] = []
+        count = size = 0
         with closing(
             map_ahead(
                 lambda position: _base_keys(self.task, self.slices[position], self.keys),
@@ -117,11 +118,10 @@ class _Search:
                 if not len(in_slice):
                     continue
                 stored.append((position, in_slice))
-                count = sum(len(found) for _, found in stored)
-                size = sum(found.nbytes for _, found in stored)
+                count, size = count + len(in_slice), size + in_slice.nbytes
                 if count >= self._unresolved_count or size >= _MAX_COMPARED_BYTES:
                     self._compare(stored)
-                    stored = []
+                    stored, count, size = [], 0, 0
                 if not self._unresolved_count:
                     return
         self._compare(stored)
