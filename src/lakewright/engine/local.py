@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakewright.errors import InvalidError, UnsupportedError
 from lakewright.model.partition_paths import PartitionRule, partition_paths
@@ -19,6 +21,7 @@ from lakewright.scan.cdc.reader import read_cdc
 from lakewright.scan.scan_plan import RowFilter, ScanPlan, may_match
 from lakewright.scan.slice_reader import read_slices
 from lakewright.storage.base import Storage
+from lakewright.utils.arrow_rows import MAX_CHUNK_BYTES, take_rows
 from lakewright.write.operations import run_deferred, run_task
 from lakewright.write.spill import run_until_done
 from lakewright.write.task import WriteStatus, WriteTask, WriteToken
@@ -123,9 +126,11 @@ class LocalEngine:
 
 
 def _write_table(task: WriteTask, table: pa.Table, paths: pa.Array) -> list[WriteStatus]:
-    table = table.take(pa.compute.sort_indices(paths))
+    table = take_rows(table, np.asarray(pc.sort_indices(paths), dtype=np.int64))
     tokens = (WriteToken(number, 0, number) for number in count())
-    first_status = run_task(task, next(tokens), table.combine_chunks().to_batches())
+    # Many small chunks are combined; to combine large ones is a copy of all rows.
+    table = table.combine_chunks() if table.nbytes < MAX_CHUNK_BYTES else table
+    first_status = run_task(task, next(tokens), table.to_batches())
     return run_until_done(
         [first_status], lambda works: [run_deferred(task, next(tokens), [work]) for work in works]
     )

@@ -106,6 +106,11 @@ def build_bloom(keys: pa.Array, settings: BloomSettings) -> BloomFilter:
     return BloomFilter(settings.kind, settings.hashes, flags, settings.entries, in_last_row)
 
 
+def bloom_of_all_keys() -> BloomFilter:
+    """Return the smallest filter that may contain any key: a reader that needs a filter has one."""
+    return BloomFilter(BloomType.SIMPLE, hashes=1, rows=np.ones((1, 8), bool))
+
+
 def parse_bloom(data: bytes, kind: BloomType) -> BloomFilter:
     """Parse a stored filter."""
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from lakewright.format.avro.encode import Part, join_parts, joined_bytes, value_
 from lakewright.format.avro.schema import AvroType
 from lakewright.format.log_block import CONTENT_VERSION, BlockKind, Header, LogBlock, format_block
 from lakewright.format.record_positions import RecordPositions
+from lakewright.utils.arrow_rows import as_array, split_by_size, without_large_type
 
 _INT = struct.Struct(">i")
 _TEXT = AvroType("string", pa.string(), branch=1, null_branch=0)
@@ -68,6 +69,16 @@ class DeleteRecords:
             pa.concat_arrays([self.unconditional, other.unconditional]),
             tuple(map(pa.concat_arrays, zip(self.ordering, other.ordering, strict=True))),
         )
+
+    def split_by_size(self, max_bytes: int) -> Iterator[DeleteRecords]:
+        """Split into pieces of about `max_bytes`, at least one delete each."""
+        columns = (self.keys, self.partitions, self.unconditional, *self.ordering)
+        names = [str(number) for number in range(len(columns))]
+        for piece in split_by_size(pa.table(list(columns), names=names), max_bytes):
+            keys, partitions, unconditional, *ordering = (
+                without_large_type(as_array(column)) for column in piece.columns
+            )
+            yield DeleteRecords(keys, partitions, unconditional, tuple(ordering))
 
     def by_kind(self) -> list[DeleteRecords]:
         """Split into unconditional and competing deletes: readers refuse a block with both."""

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import base64
 import binascii
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakewright.errors import CorruptError, UnsupportedError
+from lakewright.errors import CorruptError, InvalidError, UnsupportedError
 from lakewright.format.bloom_filter import (
     BloomFilter,
     BloomSettings,
     BloomType,
+    bloom_of_all_keys,
     build_bloom,
     format_bloom,
     parse_bloom,
 )
+from lakewright.utils.arrow_rows import as_array
 
 _BLOOM = "org.apache.hudi.bloomfilter"
 _BLOOM_TYPE = "hoodie_bloom_filter_type_code"
@@ -56,6 +59,18 @@ class BaseFileFooter:
         above = pc.greater_equal(keys, self.min_key)
         return np.asarray(pc.and_(above, pc.less_equal(keys, self.max_key)))
 
+    def range_in(self, ascending: pa.Array) -> tuple[int, int]:
+        """Return where the keys that may be in the file start and end, of keys in their order."""
+        if (
+            self.min_key is None
+            or self.max_key is None
+            or not _valid_in_every_order(self.min_key, self.max_key)
+        ):
+            return 0, len(ascending)
+        # Texts compare in Python as their UTF-8 bytes do in Arrow.
+        start = bisect_left(ascending, self.min_key, key=_text)
+        return start, bisect_right(ascending, self.max_key, lo=start, key=_text)
+
     def may_contain(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
         """For each key, whether the file may hold it; False is certain."""
         possible = self.in_range(keys)
@@ -67,17 +82,48 @@ class BaseFileFooter:
         return possible
 
 
-def footer_metadata(keys: pa.Array, settings: BloomSettings) -> dict[str, str]:
+@dataclass
+class FooterBuilder:
+    """Collects the record keys of a base file, in their order, for its footer.
+
+    Without `settings` the footer gets a filter that may contain any key, and the keys are not kept.
+    """
+
+    settings: BloomSettings | None
+    _keys: list[pa.Array] = field(default_factory=list)
+    _bounds: tuple[str, str] | None = None
+
+    def add(self, keys: pa.ChunkedArray) -> None:
+        """Add the next keys of the file."""
+        if keys.null_count:
+            raise InvalidError("a record key is null")
+        if not len(keys):
+            return
+        found = pc.min_max(keys).as_py()
+        low, high = self._bounds or (found["min"], found["max"])
+        self._bounds = min(low, found["min"]), max(high, found["max"])
+        if self.settings is not None:
+            self._keys += keys.chunks
+
+    def metadata(self) -> dict[str, str]:
+        """Return the key-value metadata of the footer."""
+        bloom = bloom_of_all_keys()
+        if self.settings is not None:
+            keys = as_array(pa.chunked_array(self._keys, pa.string()))
+            bloom = build_bloom(keys, self.settings)
+        metadata = {_BLOOM: base64.b64encode(format_bloom(bloom)).decode("ascii")}
+        if bloom.kind is not BloomType.SIMPLE:
+            metadata[_BLOOM_TYPE] = bloom.kind.value
+        if self._bounds is not None and _valid_in_every_order(*self._bounds):
+            metadata |= {_MIN_KEY: self._bounds[0], _MAX_KEY: self._bounds[1]}
+        return metadata
+
+
+def footer_metadata(keys: pa.Array, settings: BloomSettings | None) -> dict[str, str]:
     """Return the footer metadata of a base file that holds these record keys, in this order."""
-    bloom = format_bloom(build_bloom(keys, settings))
-    metadata = {_BLOOM: base64.b64encode(bloom).decode("ascii")}
-    if settings.kind is not BloomType.SIMPLE:
-        metadata[_BLOOM_TYPE] = settings.kind.value
-    if len(keys):
-        bounds = pc.min_max(keys).as_py()
-        if _valid_in_every_order(bounds["min"], bounds["max"]):
-            metadata |= {_MIN_KEY: bounds["min"], _MAX_KEY: bounds["max"]}
-    return metadata
+    builder = FooterBuilder(settings)
+    builder.add(pa.chunked_array([keys]))
+    return builder.metadata()
 
 
 def parse_footer(metadata: Mapping[bytes, bytes] | None) -> BaseFileFooter:
@@ -93,6 +139,11 @@ def parse_footer(metadata: Mapping[bytes, bytes] | None) -> BaseFileFooter:
     if kind not in list(BloomType):
         raise UnsupportedError("a base file has an unknown kind of bloom filter", kind=kind)
     return BaseFileFooter(low, high, bloom, BloomType(kind))
+
+
+def _text(value: pa.Scalar) -> str:
+    text: str = value.as_py()
+    return text
 
 
 def _valid_in_every_order(*bounds: str) -> bool:

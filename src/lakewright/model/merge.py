@@ -19,11 +19,20 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakewright.errors import CorruptError
 from lakewright.model.schema import IS_DELETED, OPERATION, RECORD_KEY
+from lakewright.utils.arrow_rows import (
+    as_array,
+    cast_in_pieces,
+    index_in,
+    take_rows,
+    take_values,
+    without_large_type,
+)
 
 Indexes = np.ndarray[tuple[int], np.dtype[np.int64]]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -83,13 +92,17 @@ class MergedLogRecords:
         indices = pa.array(at)
         return replace(
             self,
-            keys=self.keys.take(indices),
+            keys=without_large_type(self.keys.take(indices)),
             row=self.row[at],
             deleted=self.deleted[at],
             beats_any_base=self.beats_any_base[at],
-            ordering=tuple(column.take(indices) for column in self.ordering),
+            ordering=tuple(without_large_type(column.take(indices)) for column in self.ordering),
             sources={name: rows[at] for name, rows in self.sources.items()},
         )
+
+    def winning_rows(self) -> pa.Table:
+        """Return the rows of the entries that are not deleted."""
+        return take_rows(self.rows, self.row[~self.deleted])
 
 
 def merge_logs(
@@ -97,11 +110,7 @@ def merge_logs(
 ) -> MergedLogRecords:
     """Merge the log blocks of a slice, given in the order in which they were written."""
     versions = _Versions.gather(blocks, schema, rule)
-    rank = _rank(versions.ordering) if rule.ordering else versions.sequence
-    since_reset = versions.sequence >= versions.last_reset[versions.code]
-    order = np.lexsort((versions.sequence, rank, since_reset, versions.code))
-    last = np.append(np.flatnonzero(np.diff(versions.code[order])), len(order) - 1)
-    winner = order[last] if len(order) else order
+    winner = _winners(versions)
     return MergedLogRecords(
         keys=versions.keys,
         rows=versions.rows,
@@ -111,8 +120,26 @@ def merge_logs(
         if rule.ordering
         else np.ones(len(winner), bool),
         ordering=tuple(column.take(pa.array(winner)) for column in versions.ordering),
-        sources=_sources(versions, rank, blocks, schema),
+        sources=_sources(versions, blocks, schema),
     )
+
+
+def _winners(versions: _Versions) -> Indexes:
+    """Return for each key its winning version. Only keys with several versions are sorted."""
+    winner = np.empty(len(versions.keys), np.int64)
+    winner[versions.code] = versions.sequence
+    if len(versions.keys) == len(versions.code):
+        return winner
+    is_repeated = np.bincount(versions.code, minlength=len(versions.keys)) > 1
+    at = np.flatnonzero(is_repeated[versions.code])
+    code = versions.code[at]
+    rank = versions.rank(at)
+    since_reset = at >= versions.last_reset[code]
+    # Versions of a key are in the order of writing, which a stable sort keeps.
+    order = np.lexsort((rank, since_reset, code))
+    last = np.append(np.flatnonzero(np.diff(code[order])), len(order) - 1)
+    winner[code[order[last]]] = at[order[last]]
+    return winner
 
 
 @dataclass(frozen=True)
@@ -120,7 +147,7 @@ class _Versions:
     """All log versions of all keys, in the order of writing, as parallel arrays."""
 
     keys: pa.Array  # distinct
-    code: Indexes  # position in `keys`
+    code: npt.NDArray[np.int32]  # position in `keys`
     sequence: Indexes
     row: Indexes  # position in `rows`, -1 in a delete block
     rows: pa.Table
@@ -138,8 +165,8 @@ class _Versions:
         keys = pa.chunked_array([empty, *(chunk for b in blocks for chunk in _keys(b))])
         if keys.null_count:
             raise CorruptError("rows in log files have no record key", rows=keys.null_count)
-        encoded = keys.combine_chunks().dictionary_encode()
-        code = np.asarray(encoded.indices, dtype=np.int64)
+        encoded = as_array(keys).dictionary_encode()
+        code = np.asarray(encoded.indices)
         sequence = np.arange(len(code))
         is_row = _spread([isinstance(b, Upserts) for b in blocks], blocks)
         row = np.where(is_row, np.cumsum(is_row) - 1, -1)
@@ -147,7 +174,12 @@ class _Versions:
         deleted[is_row] = rows_marked_deleted(rows, rule)
         types = [schema.field(name).type for name in rule.ordering]
         ordering = tuple(
-            _concat([_ordering(block, i, name, types[i]) for block in blocks], types[i])
+            as_array(
+                pa.chunked_array(
+                    [chunk for block in blocks for chunk in _ordering(block, i, name, types[i])],
+                    types[i],
+                )
+            )
             for i, name in enumerate(rule.ordering)
         )
         last_reset = np.full(len(encoded.dictionary), -1)
@@ -155,10 +187,17 @@ class _Versions:
         last_reset[code[reset]] = reset
         return cls(encoded.dictionary, code, sequence, row, rows, deleted, ordering, last_reset)
 
+    def rank(self, at: Indexes) -> Indexes:
+        """Return ranks of these versions that compare like their ordering values, or positions."""
+        if not self.ordering:
+            return self.sequence[at]
+        indices = pa.array(at)
+        return _rank(tuple(column.take(indices) for column in self.ordering))
+
 
 def _keys(block: Upserts | Deletes) -> list[pa.Array]:
     if isinstance(block, Deletes):
-        return [block.keys.cast(pa.string())]
+        return cast_in_pieces(block.keys, pa.string())
     return list(block.rows.column(RECORD_KEY).chunks)
 
 
@@ -170,16 +209,14 @@ def _spread(values: Sequence[object], blocks: Sequence[Upserts | Deletes]) -> Fl
     return np.repeat(np.array(values, dtype=bool), [_length(block) for block in blocks])
 
 
-def _concat(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    return pa.concat_arrays([pa.array([], kind), *arrays])
-
-
-def _ordering(block: Upserts | Deletes, position: int, name: str, kind: pa.DataType) -> pa.Array:
+def _ordering(
+    block: Upserts | Deletes, position: int, name: str, kind: pa.DataType
+) -> list[pa.Array]:
     if isinstance(block, Upserts):
-        return pa.concat_arrays([pa.array([], kind), *block.rows.column(name).chunks])
+        return list(block.rows.column(name).chunks)
     if position < len(block.ordering):
         try:
-            return block.ordering[position].cast(kind)
+            return cast_in_pieces(block.ordering[position], kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise CorruptError(
                 "a delete block orders by another type than the table",
@@ -187,7 +224,7 @@ def _ordering(block: Upserts | Deletes, position: int, name: str, kind: pa.DataT
                 stored=str(block.ordering[position].type),
                 expected=str(kind),
             ) from error
-    return pa.nulls(len(block.keys), kind)
+    return [pa.nulls(len(block.keys), kind)]
 
 
 def rows_marked_deleted(rows: pa.Table, rule: MergeRule) -> Flags:
@@ -259,7 +296,7 @@ def comparable(column: pa.Array) -> pa.Array:
 
 
 def _sources(
-    versions: _Versions, rank: Indexes, blocks: Sequence[Upserts | Deletes], schema: pa.Schema
+    versions: _Versions, blocks: Sequence[Upserts | Deletes], schema: pa.Schema
 ) -> dict[str, Indexes]:
     """Return the source row of each column of each key, if any block has partial updates.
 
@@ -268,7 +305,8 @@ def _sources(
     """
     if all(not isinstance(b, Upserts) or b.columns is None for b in blocks):
         return {}
-    code, sequence = versions.code, versions.sequence
+    code, sequence = versions.code.astype(np.int64), versions.sequence
+    rank = versions.rank(sequence)
     order = np.lexsort((sequence, code))
     # Versions are sorted by key and the key is in the high part: one running maximum is enough.
     key_and_rank = code[order] * (len(order) + 2) + rank[order]
@@ -326,8 +364,8 @@ def merge_with_base(
     """Yield the merged rows of a slice: unchanged and updated base rows, then inserted rows.
 
     `batches` are the rows of the base file in the schema of `outcome.rows`; only about as many of
-    them as the outcome has keys, at least one batch, are in memory at a time. `on_change` is called
-    with all rows that change.
+    them as the outcome has keys, at least one batch, and at most about half a gibibyte are in
+    memory at a time. `on_change` is called with all rows that change.
     """
     return _merged(
         batches,
@@ -380,7 +418,7 @@ def _key_matches(
     batches: Iterable[pa.RecordBatch], records: MergedLogRecords, rule: MergeRule
 ) -> Iterator[_KeyMatch]:
     for table in _combined(batches, len(records.keys)):
-        index = pc.index_in(table.column(RECORD_KEY), value_set=records.keys).combine_chunks()
+        index = index_in(table.column(RECORD_KEY), records.keys)
         at = np.flatnonzero(np.asarray(index.is_valid()))
         key = np.asarray(index.drop_null(), dtype=np.int64)
         wins = records.beats_any_base[key] | ~_base_is_newer(table, at, key, records, rule)
@@ -409,11 +447,11 @@ def _merged(
         counts.updated += int(updated.sum())
         counts.deleted += int(deleted.sum())
         if on_change is not None and deleted.any():
-            on_change(match.base.take(pa.array(match.at[deleted])), None)
+            on_change(take_rows(match.base, match.at[deleted]), None)
         if updated.any():
             rows = _patched(match.base, match.at[updated], match.key[updated], records)
             if on_change is not None:
-                on_change(match.base.take(pa.array(match.at[updated])), rows)
+                on_change(take_rows(match.base, match.at[updated]), rows)
             yield rows
     new = np.flatnonzero(~in_base & ~records.deleted)
     counts.inserted += len(new)
@@ -424,14 +462,20 @@ def _merged(
         yield rows
 
 
+# Base rows that are in memory at a time.
+_MAX_COMBINED_BYTES = 512 << 20
+
+
 def _combined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
     """Combine batches to tables of at least `rows` rows: each lookup builds a key index anew."""
     pending: list[pa.RecordBatch] = []
+    count = size = 0
     for batch in batches:
         pending.append(batch)
-        if sum(item.num_rows for item in pending) >= rows:
+        count, size = count + batch.num_rows, size + batch.nbytes
+        if count >= rows or size >= _MAX_COMBINED_BYTES:
             yield pa.Table.from_batches(pending)
-            pending = []
+            pending, count, size = [], 0, 0
     if pending:
         yield pa.Table.from_batches(pending)
 
@@ -441,19 +485,19 @@ def _patched(
 ) -> pa.Table:
     """Return the winning log rows of these keys; missing columns come from their base rows."""
     if not records.sources:
-        return records.rows.take(pa.array(records.row[key]))
+        return take_rows(records.rows, records.row[key])
     columns = []
     for name in records.rows.column_names:
         source = records.sources[name][key]
         log_column = records.rows.column(name)
         if base is None or base_row is None:
-            columns.append(log_column.take(pa.array(source, mask=source < 0)))
+            columns.append(take_values(log_column, source))
         else:
             both = pa.chunked_array(
                 [*base.column(name).chunks, *log_column.chunks], log_column.type
             )
             index = np.where(source < 0, base_row, source + len(base))
-            columns.append(both.take(pa.array(index)))
+            columns.append(take_values(both, index))
     return pa.table(columns, schema=records.rows.schema)
 
 
@@ -463,7 +507,7 @@ def _base_is_newer(
     newer = np.zeros(len(base_row), bool)
     tie = np.ones(len(base_row), bool)
     for name, log_ordering in zip(rule.ordering, records.ordering, strict=True):
-        base_value = comparable(base.column(name).take(pa.array(base_row)).combine_chunks())
+        base_value = comparable(as_array(take_values(base.column(name), base_row)))
         log_value = comparable(log_ordering.take(pa.array(key)))
         greater = pc.fill_null(
             pc.greater(base_value, log_value), pc.and_(base_value.is_valid(), log_value.is_null())

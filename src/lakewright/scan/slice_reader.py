@@ -73,6 +73,7 @@ def effective_blocks(
 
 
 _BATCH_ROWS = 64 * 1024
+_BATCH_BYTES = 64 << 20
 
 
 def read_slices(storage: Storage, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
@@ -161,10 +162,18 @@ def base_rows(
             names = set(schema.names)
             stored = file.schema_arrow.names
             columns = [name for name in stored if name in names] or [RECORD_KEY]
-            for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
+            count = _batch_rows(file.metadata)
+            for batch in file.iter_batches(count, columns=columns, use_threads=False):
                 yield conform(pa.Table.from_batches([batch]), schema, source=path)
         except (pa.ArrowException, OSError) as error:
             raise CorruptError("a base file cannot be read", file=path, cause=str(error)) from error
+
+
+def _batch_rows(metadata: pq.FileMetaData) -> int:
+    """Return how many rows are read at once: fewer, if the rows of the file are large."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    row_bytes = sum(group.total_byte_size for group in groups) / max(metadata.num_rows, 1)
+    return max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(row_bytes, 1))))
 
 
 def read_blocks(storage: Storage, item: FileSlice) -> list[LogBlock]:

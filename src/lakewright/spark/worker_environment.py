@@ -1,11 +1,12 @@
-"""Checks, once for a session, that the Python of Spark's workers has this library."""
+"""The Python of Spark's workers: whether it has this library, and the local folder of a task."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -35,6 +36,16 @@ _NO_MODULE = re.compile(
     r"|Can't get attribute [^\n]* on <module 'lakewright[^\n]*"
     r"|\w+ >= [\d.]+ must be installed; however, [^\n]*)"
 )
+
+
+def local_folder(number: int, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the folder for local files of a task; None for the one of the operating system.
+
+    Spark names its own local folders (`spark.local.dir`) to its workers, and deletes them when an
+    executor ends. The tasks of an executor are spread over them.
+    """
+    folders = [folder for folder in environment.get("SPARK_LOCAL_DIRS", "").split(",") if folder]
+    return folders[number % len(folders)] if folders else None
 
 
 def library_version() -> str:

@@ -34,7 +34,12 @@ from lakewright.model.record_keys import record_keys
 from lakewright.model.schema import META_COLUMNS, OPERATION, PARTITION_PATH, RECORD_KEY
 from lakewright.scan.planner import plan_snapshot
 from lakewright.spark.reader import quoted, scan_slices
-from lakewright.spark.worker_environment import SPARK_ERRORS, problem_in, require_workers
+from lakewright.spark.worker_environment import (
+    SPARK_ERRORS,
+    local_folder,
+    problem_in,
+    require_workers,
+)
 from lakewright.utils.bin_packing import pack_by_size
 from lakewright.write.incoming_rows import MOVED_COLUMN, rows_in
 from lakewright.write.operations import needs_no_shuffle, run_deferred, run_task
@@ -386,7 +391,8 @@ def _write_token() -> WriteToken:
     context = TaskContext.get()
     if context is None:
         return WriteToken()
-    return WriteToken(context.partitionId(), context.stageId(), context.taskAttemptId())
+    number = context.taskAttemptId()
+    return WriteToken(context.partitionId(), context.stageId(), number, local_folder(number))
 
 
 def _encoded_status(status: WriteStatus) -> Iterator[pa.RecordBatch]:

@@ -1,10 +1,11 @@
-"""Helpers for bulk work: pausing the cyclic garbage collector, and reading ahead in a thread."""
+"""Helpers for bulk work: pausing the cyclic garbage collector, and reading ahead in threads."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -27,6 +28,7 @@ def gc_paused() -> Iterator[None]:
 
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 _END = object()
 
 
@@ -45,3 +47,39 @@ def ahead(items: Generator[Item, None, None]) -> Iterator[Item]:
     finally:
         pool.shutdown()
         items.close()
+
+
+def map_ahead(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    size: Callable[[Item], int],
+    *,
+    most: int,
+    max_size: int,
+) -> Generator[Result, None, None]:
+    """Yield `work` of each item, in order, and work on the next items in threads.
+
+    At most `most` items, and one or items of at most `max_size` together, are worked on or
+    finished but not yet yielded. A caller that needs no more results closes the generator: which
+    items were worked on then depends only on how many results it took.
+    """
+    if len(items) < 2:
+        yield from map(work, items)
+        return
+    ahead_of_caller: deque[tuple[int, Future[Result]]] = deque()
+    total, number = 0, 0
+    with ThreadPoolExecutor(min(most, len(items)), "map-ahead") as pool:
+        while ahead_of_caller or number < len(items):
+            while number < len(items) and len(ahead_of_caller) < most:
+                upcoming = size(items[number])
+                if ahead_of_caller and total + upcoming > max_size:
+                    break
+                ahead_of_caller.append((upcoming, pool.submit(work, items[number])))
+                total += upcoming
+                number += 1
+            finished, future = ahead_of_caller.popleft()
+            result = future.result()
+            total -= finished
+            del future
+            yield result
+            del result

@@ -1,4 +1,4 @@
-"""Writes base files: parquet files with bloom filter and key range in the footer."""
+"""Writes base files: parquet files with key range and bloom filter in the footer."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from inspect import signature
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakewright.errors import InvalidError
-from lakewright.format.parquet_footer import footer_metadata
+from lakewright.errors import InvalidError, UnsupportedError
+from lakewright.format.parquet_footer import FooterBuilder
 from lakewright.model.file_group import BaseFile
 from lakewright.model.schema import COMMIT_SEQNO, FILE_NAME, META_COLUMNS, RECORD_KEY
 from lakewright.storage.base import join_path
 from lakewright.table.markers import MarkerKind
+from lakewright.utils.arrow_rows import split_by_size
 from lakewright.write.task import MarkedFile, WriteTask
+from lakewright.write.write_config import PARQUET_KEY_FILTER
 
 _SAMPLE_ROWS = 10_000
 _MAX_DISTINCT_RATIO = 0.5
+# Of parquet's own filter, which query engines look into.
+_FALSE_POSITIVES = 0.01
 _COMPRESSION_LEVELS = {"zstd": 1, "gzip": 4}
 
 
@@ -55,23 +60,25 @@ class BaseFileWriter:
     _sink: pa.PythonFile | None = None
     _buffered: list[pa.Table] = field(default_factory=list)
     _buffered_bytes: int = 0
-    _keys: list[pa.Array] = field(default_factory=list)
+    _footer: FooterBuilder = field(init=False)
     _encoding: Future[None] | None = None
     _marked_file: MarkedFile = field(init=False)
 
     def __post_init__(self) -> None:
         path = join_path(self.partition, self.file.name)
         self._marked_file = MarkedFile(self.task, path, self.kind)
+        # Hudi writes a filter of all keys with any index. Only a BLOOM index looks into it.
+        wants_bloom = self.task.uses_blooms or self.task.settings.bloom_enabled
+        self._footer = FooterBuilder(self.task.settings.bloom if wants_bloom else None)
 
     def write(self, table: pa.Table) -> None:
         """Add rows in the writer's schema; the writer sets their file name."""
-        if not len(table):
-            return
-        self._buffered.append(table)
-        self._buffered_bytes += table.nbytes
-        self.rows += len(table)
-        if self._buffered_bytes >= self._group_bytes:
-            self._flush()
+        for rows in split_by_size(table, self._group_bytes):
+            self._buffered.append(rows)
+            self._buffered_bytes += rows.nbytes
+            self.rows += len(rows)
+            if self._buffered_bytes >= self._group_bytes:
+                self._flush()
 
     @property
     def size(self) -> int:
@@ -94,8 +101,7 @@ class BaseFileWriter:
         if self._buffered or self._writer is None:
             self._flush()
         assert self._writer is not None
-        keys = pa.chunked_array(self._keys, pa.string()).combine_chunks()
-        footer = footer_metadata(keys, self.task.settings.bloom)
+        footer = self._footer.metadata()
         self._wait_for_encoding()
         self._writer.add_key_value_metadata(footer)
         self._writer.close()
@@ -124,7 +130,7 @@ class BaseFileWriter:
         if self._writer is None:
             self._open(table)
         assert self._writer is not None
-        self._keys += table.column(RECORD_KEY).chunks
+        self._footer.add(table.column(RECORD_KEY))
         self._wait_for_encoding()
         if self.pool is None:
             self._encode(table)
@@ -162,7 +168,23 @@ class BaseFileWriter:
             data_page_size=settings.page_size,
             store_schema=False,
             write_page_checksum=True,
+            write_page_index=True,
+            **self._key_filter(first),
         )
+
+    def _key_filter(self, rows: pa.Table) -> dict[str, Any]:
+        """Return the option for a bloom filter of parquet's own, if it is wanted."""
+        if not self.task.settings.parquet_key_filter:
+            return {}
+        if "bloom_filter_options" not in signature(pq.write_table).parameters:
+            raise UnsupportedError(
+                "this version of pyarrow writes no bloom filters: install a newer one, or write "
+                "without this option",
+                option=PARQUET_KEY_FILTER,
+                version=pa.__version__,
+            )
+        size = {"ndv": max(1, len(rows)), "fpp": _FALSE_POSITIVES}
+        return {"bloom_filter_options": {RECORD_KEY: size}}
 
 
 class AbortableWriter(Protocol):

@@ -16,8 +16,8 @@ from lakewright.model.file_group import FileSlice, LogFile
 from lakewright.model.schema import META_COLUMNS, RECORD_KEY
 from lakewright.model.table_config import CHANGE_DATA, CdcLoggingMode
 from lakewright.storage.base import join_path
-from lakewright.write.log_file_writer import EncodedBlock, into_files
-from lakewright.write.spill import split_by_size
+from lakewright.utils.arrow_rows import split_by_size
+from lakewright.write.log_file_writer import EncodedBlock, into_files, max_block_bytes
 from lakewright.write.task import WriteTask, create_file
 
 _NULLABLE_STRING = ["null", "string"]
@@ -144,7 +144,7 @@ class CdcLogWriter:
             yield EncodedBlock(format_avro_block(empty, instant, schema, kind=BlockKind.CDC))
             return
         rows = pa.concat_tables(self._buffered)
-        for piece in split_by_size(rows, self.task.settings.log_block_max_size):
+        for piece in split_by_size(rows, max_block_bytes(self.task)):
             yield EncodedBlock(format_avro_block(piece, instant, schema, kind=BlockKind.CDC))
 
 

@@ -21,12 +21,13 @@ from lakewright.model.schema import COMMIT_TIME
 from lakewright.scan.slice_reader import base_rows
 from lakewright.storage.base import join_path
 from lakewright.table.markers import MarkerKind
+from lakewright.utils.arrow_rows import split_by_size
 from lakewright.utils.concurrent import ahead
 from lakewright.write.base_file_writer import BaseFileWriter, WrittenBaseFile, abort_on_failure
 from lakewright.write.cdc_writer import CdcLogWriter, require_base
 from lakewright.write.index import PartitionState
 from lakewright.write.log_file_writer import WrittenLogFile, write_logs
-from lakewright.write.spill import encode_changes, spill_rows, split_by_size
+from lakewright.write.spill import encode_changes, spill_rows
 from lakewright.write.task import (
     DeferredFileGroup,
     DeferredPartition,
@@ -71,10 +72,10 @@ class FileGroupWriter:
             dict(self.late_rows),
         )
 
-    def defer(self, partition: PartitionState, rows: pa.Table) -> None:
+    def defer(self, partition: PartitionState, tables: Iterable[pa.Table]) -> None:
         """Spill the rows of a partition, for another task to write."""
         self.works.append(
-            DeferredPartition(partition.path, self._spill(rows), partition.read_bytes)
+            DeferredPartition(partition.path, self._spill(tables), partition.read_bytes)
         )
 
     def defer_group(
@@ -82,11 +83,11 @@ class FileGroupWriter:
     ) -> None:
         """Spill the changes of a file group, for another task to write its next base file."""
         assert item.base is not None
-        path = self._spill(encode_changes(changes))
+        path = self._spill([encode_changes(changes)])
         self.works.append(DeferredFileGroup(partition.path, item, path, inserts, item.base.size))
 
-    def _spill(self, rows: pa.Table) -> str:
-        return spill_rows(self.task, self.token, next(self._spill_numbers), rows)
+    def _spill(self, tables: Iterable[pa.Table]) -> str:
+        return spill_rows(self.task, self.token, next(self._spill_numbers), tables)
 
     def new_file_id(self) -> str:
         """Return the id of a new file group; never one that looks like a bucket's."""
@@ -107,13 +108,14 @@ class FileGroupWriter:
         return f"{bucket:08d}{self.new_file_id()[8:]}"
 
     def write_new_groups(
-        self, partition: PartitionState, rows: pa.Table, file_id: str | None = None
+        self, partition: PartitionState, tables: Iterable[pa.Table], file_id: str | None = None
     ) -> None:
         """Write rows to new file groups of the configured size, or to one with this id."""
         partition.ensure_metadata()
         with abort_on_failure(RollingWriter(self, partition.path, file_id)) as rolling:
-            for piece in split_by_size(rows, self.task.settings.max_file_size):
-                rolling.write(piece)
+            for rows in tables:
+                for piece in split_by_size(rows, self.task.settings.max_file_size):
+                    rolling.write(piece)
             rolling.close()
 
     def open_base(

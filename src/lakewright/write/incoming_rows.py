@@ -15,6 +15,7 @@ from lakewright.model.merge import Deletes, Upserts, rows_marked_deleted
 from lakewright.model.partition_paths import partition_paths
 from lakewright.model.record_keys import generated_keys, record_keys
 from lakewright.model.schema import META_FIELDS, PARTITION_PATH, RECORD_KEY, conform
+from lakewright.utils.arrow_rows import as_array, take_rows
 from lakewright.write.task import Operation, WriteTask, WriteToken
 
 # True for rows of an upsert that are to be deleted, whatever their ordering value: the old version
@@ -60,15 +61,15 @@ def to_table_schema(rows: pa.Table, task: WriteTask, token: WriteToken, first: i
 
 def by_partition(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Return the rows of each partition, in the order in which the partitions first appear."""
-    encoded = rows.column(PARTITION_PATH).combine_chunks().dictionary_encode()
-    paths = encoded.dictionary.to_pylist()
+    encoded = rows.column(PARTITION_PATH).dictionary_encode()
+    paths = encoded.chunk(0).dictionary.to_pylist()
     if len(paths) == 1:
         yield paths[0], rows
         return
-    codes = np.asarray(encoded.indices)
+    codes = np.concatenate([np.asarray(chunk.indices) for chunk in encoded.chunks])
     changes = np.flatnonzero(np.diff(codes))
     if len(changes) + 1 > len(paths):
-        rows = rows.take(pa.array(np.argsort(codes, kind="stable")))
+        rows = take_rows(rows, np.argsort(codes, kind="stable"))
         codes = np.sort(codes, kind="stable")
         changes = np.flatnonzero(np.diff(codes))
     bounds = [0, *(int(step) + 1 for step in changes), len(rows)]
@@ -85,21 +86,26 @@ def without_deleted(rows: pa.Table, task: WriteTask) -> pa.Table:
 
 
 def as_merge_input(rows: pa.Table, task: WriteTask) -> list[Upserts | Deletes]:
-    """Return converted rows as merge input: upserts and deletes."""
+    """Return converted rows, or the columns of them that decide, as upserts and deletes."""
     if task.operation is Operation.DELETE:
         return [_deletes(rows, task, ordered=task.ordered_deletes)]
     if MOVED_COLUMN not in rows.column_names:
-        return [Upserts(rows.select(task.stored_schema.names))]
+        return [Upserts(rows.select(_stored_columns(rows, task)))]
     is_deleted = pc.fill_null(rows.column(MOVED_COLUMN), False)
-    upserts = rows.filter(pc.invert(is_deleted)).select(task.stored_schema.names)
+    upserts = rows.filter(pc.invert(is_deleted)).select(_stored_columns(rows, task))
     return [_deletes(rows.filter(is_deleted), task, ordered=False), Upserts(upserts)]
 
 
+def _stored_columns(rows: pa.Table, task: WriteTask) -> list[str]:
+    present = set(rows.column_names)
+    return [name for name in task.stored_schema.names if name in present]
+
+
 def _deletes(rows: pa.Table, task: WriteTask, *, ordered: bool) -> Deletes:
-    keys = rows.column(RECORD_KEY).combine_chunks()
+    keys = as_array(rows.column(RECORD_KEY))
     if not (ordered and task.merge_rule.ordering):
         return Deletes(keys)
-    ordering = tuple(rows.column(name).combine_chunks() for name in task.merge_rule.ordering)
+    ordering = tuple(as_array(rows.column(name)) for name in task.merge_rule.ordering)
     with_nulls = [
         name
         for name, column in zip(task.merge_rule.ordering, ordering, strict=True)

@@ -7,8 +7,10 @@ then to new file groups. `PartitionState` is one partition as a write finds it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +33,8 @@ from lakewright.model.table_config import META_FOLDER
 from lakewright.scan.scan_plan import plan_scan
 from lakewright.scan.slice_reader import read_slices
 from lakewright.storage.base import Storage, join_path
+from lakewright.utils.arrow_rows import as_array, index_in
+from lakewright.utils.concurrent import map_ahead
 from lakewright.write.options import check_index
 from lakewright.write.task import WriteTask
 
@@ -50,37 +54,148 @@ class FileShape:
 def lookup_keys(task: WriteTask, slices: Sequence[FileSlice], keys: pa.Array) -> Positions:
     """Return for each key the position of the slice that contains it, or NOWHERE.
 
-    Base files are read. Log files are read in two cases only: if a group has no base file, because
-    keys that are new to a group are written to its base file unless the index derives the group
-    from the key; and if they were written for the previous base file, which may have had keys that
-    the current one does not have.
+    The keys are distinct. Base files are read. Log files are read in two cases only: if a group has
+    no base file, because keys that are new to a group are written to its base file unless the index
+    derives the group from the key; and if they were written for the previous base file, which may
+    have had keys that the current one does not have.
 
     A key that log files deleted from one group may have been inserted into another since. So a key
     found in a slice with log files is also looked up in the others, and only if two such slices
     contain it are their log files read.
+
+    Files are read ahead in threads. The stored keys of several files are compared with the wanted
+    ones at once: each comparison builds an index of the wanted keys.
     """
-    locations = np.full(len(keys), NOWHERE, np.int64)
-    unresolved = np.arange(len(keys))
-    # Slices without log files first: a key in their base file is certainly live.
-    for position in sorted(range(len(slices)), key=lambda index: bool(slices[index].logs)):
-        if not len(unresolved):
-            break
-        item = slices[position]
-        searched = keys if len(unresolved) == len(keys) else keys.take(pa.array(unresolved))
-        hits = _keys_in_slice(task, item, searched)
-        if not len(hits):
-            continue
-        key_indices = unresolved[hits]
-        if item.base is None or not item.logs:
-            locations[key_indices] = position
-            unresolved = np.delete(unresolved, hits)
-            continue
-        ambiguous = key_indices[locations[key_indices] != NOWHERE]
-        locations[key_indices[locations[key_indices] == NOWHERE]] = position
-        if len(ambiguous):
-            live = ambiguous[_matches(_merged_keys(task, item), keys.take(pa.array(ambiguous)))]
-            locations[live] = position
+    if not slices or not len(keys):
+        return np.full(len(keys), NOWHERE, np.int64)
+    order = np.asarray(pc.array_sort_indices(keys), dtype=np.int64)
+    search = _Search(task, slices, keys.take(pa.array(order)))
+    search.run()
+    locations = np.empty(len(keys), np.int64)
+    locations[order] = search.locations
     return locations
+
+
+# How many files are read ahead, and how large they may be together.
+_FILES_AHEAD = 8
+_BYTES_AHEAD = 1 << 30
+# Stored keys that are kept in memory until they are compared.
+_MAX_COMPARED_BYTES = 512 << 20
+
+
+@dataclass
+class _Search:
+    """Looks up keys, given in ascending order, in the slices of a partition."""
+
+    task: WriteTask
+    slices: Sequence[FileSlice]
+    keys: pa.Array
+    locations: Positions = field(init=False)
+    _unresolved: npt.NDArray[np.bool_] = field(init=False)
+    _unresolved_count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.locations = np.full(len(self.keys), NOWHERE, np.int64)
+        self._unresolved = np.ones(len(self.keys), bool)
+        self._unresolved_count = len(self.keys)
+
+    def run(self) -> None:
+        # Slices without log files first: a key in their base file is certainly live.
+        ordered = sorted(range(len(self.slices)), key=lambda at: bool(self.slices[at].logs))
+        stored: list[tuple[int, pa.ChunkedArray]] = []
+        count = size = 0
+        with closing(
+            map_ahead(
+                lambda position: _base_keys(self.task, self.slices[position], self.keys),
+                ordered,
+                lambda position: _base_size(self.slices[position]),
+                most=_FILES_AHEAD,
+                max_size=_BYTES_AHEAD,
+            )
+        ) as base_keys:
+            for position, in_base in zip(ordered, base_keys, strict=False):
+                in_slice = _slice_keys(self.task, self.slices[position], in_base)
+                if not len(in_slice):
+                    continue
+                stored.append((position, in_slice))
+                count, size = count + len(in_slice), size + in_slice.nbytes
+                if count >= self._unresolved_count or size >= _MAX_COMPARED_BYTES:
+                    self._compare(stored)
+                    stored, count, size = [], 0, 0
+                if not self._unresolved_count:
+                    return
+        self._compare(stored)
+
+    def _compare(self, stored: Sequence[tuple[int, pa.ChunkedArray]]) -> None:
+        """Find the unresolved keys among the stored keys of some slices."""
+        if not stored:
+            return
+        searched = np.flatnonzero(self._unresolved)
+        everything = len(searched) == len(self.keys)
+        wanted = self.keys if everything else self.keys.take(pa.array(searched))
+        chunks = [chunk for _, found in stored for chunk in found.chunks]
+        index = index_in(pa.chunked_array(chunks, pa.string()), wanted)
+        is_wanted = np.asarray(index.is_valid())
+        hits = searched[np.asarray(index.drop_null(), dtype=np.int64)]
+        ends = np.cumsum([len(found) for _, found in stored])
+        bounds = np.cumsum([0, *(part.sum() for part in np.split(is_wanted, ends[:-1]))])
+        for (position, _), (start, end) in zip(stored, pairwise(bounds.tolist()), strict=True):
+            self._locate(position, np.unique(hits[start:end]))
+
+    def _locate(self, position: int, found: Positions) -> None:
+        """Record that a slice contains some keys."""
+        item = self.slices[position]
+        hits = found[self._unresolved[found]]
+        if not len(hits):
+            return
+        if item.base is None or not item.logs:
+            self.locations[hits] = position
+            self._unresolved[hits] = False
+            self._unresolved_count -= len(hits)
+            return
+        is_ambiguous = self.locations[hits] != NOWHERE
+        self.locations[hits[~is_ambiguous]] = position
+        ambiguous = hits[is_ambiguous]
+        if len(ambiguous):
+            wanted = self.keys.take(pa.array(ambiguous))
+            self.locations[ambiguous[live_keys(self.task, item, wanted)]] = position
+
+
+def _base_size(item: FileSlice) -> int:
+    return item.base.size if item.base is not None else 0
+
+
+def _base_keys(task: WriteTask, item: FileSlice, wanted: pa.Array) -> pa.ChunkedArray:
+    """Return the keys in the base file of a slice; none if it cannot contain a wanted one.
+
+    The wanted keys are in ascending order.
+    """
+    if item.base is None:
+        return _NO_KEYS
+    path = item.path(item.base)
+    with task.storage.open_input(path) as source, errors_in_file(path):
+        file = _open_parquet(source, path)
+        footer = parse_footer(file.schema_arrow.metadata or file.metadata.metadata)
+        start, end = footer.range_in(wanted)
+        # It takes less time to read the keys than to ask the filter for more keys than it has.
+        if task.uses_blooms and 0 < end - start <= file.metadata.num_rows:
+            may_contain = footer.may_contain(wanted.slice(start, end - start))
+            end = end if may_contain.any() else start
+        return _read_keys(file) if start < end else _NO_KEYS
+
+
+_NO_KEYS = pa.chunked_array([], pa.string())
+
+
+def _slice_keys(task: WriteTask, item: FileSlice, in_base: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the keys that a slice contains, given those of its base file."""
+    if item.base is None:
+        return _merged_keys(task, item)
+    older_logs = _logs_for_previous_base(task, item)
+    if not older_logs:
+        return in_base
+    in_logs = _merged_keys(task, replace(item, base=None, logs=older_logs))
+    return pa.chunked_array([*in_base.chunks, *in_logs.chunks], pa.string())
 
 
 def live_keys(task: WriteTask, item: FileSlice, keys: pa.Array) -> Positions:
@@ -90,7 +205,7 @@ def live_keys(task: WriteTask, item: FileSlice, keys: pa.Array) -> Positions:
 
 def keys_not_in_base(task: WriteTask, item: FileSlice, base: str) -> pa.Array:
     """Return the keys that a slice has rows for and a base file does not contain."""
-    keys = _merged_keys(task, item).combine_chunks()
+    keys = as_array(_merged_keys(task, item))
     return keys.take(pa.array(np.setdiff1d(np.arange(len(keys)), _keys_in_file(task, base, keys))))
 
 
@@ -105,18 +220,6 @@ def file_shape(storage: Storage, path: str) -> FileShape:
             for i in range(group.num_columns)
         )
         return FileShape(metadata.num_rows, size)
-
-
-def _keys_in_slice(task: WriteTask, item: FileSlice, keys: pa.Array) -> Positions:
-    """Return the positions in `keys` of the keys that a slice contains."""
-    if item.base is None:
-        return live_keys(task, item, keys)
-    in_base = _keys_in_file(task, item.path(item.base), keys)
-    older_logs = _logs_for_previous_base(task, item)
-    if not older_logs:
-        return in_base
-    logs_only = replace(item, base=None, logs=older_logs)
-    return np.union1d(in_base, live_keys(task, logs_only, keys))
 
 
 def _logs_for_previous_base(task: WriteTask, item: FileSlice) -> tuple[LogFile, ...]:
@@ -145,26 +248,26 @@ def _keys_in_file(task: WriteTask, path: str, keys: pa.Array) -> Positions:
     with task.storage.open_input(path) as source, errors_in_file(path):
         file = _open_parquet(source, path)
         footer = parse_footer(file.schema_arrow.metadata or file.metadata.metadata)
-        may_contain = footer.may_contain if task.uses_blooms else footer.in_range
-        candidates = np.flatnonzero(may_contain(keys))
-        if not len(candidates):
-            return candidates
-        try:
-            stored = file.read(columns=[RECORD_KEY], use_threads=False).column(0)
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptError("a base file cannot be read", cause=str(error)) from error
-        searched = keys if len(candidates) == len(keys) else keys.take(pa.array(candidates))
-        return candidates[_matches(stored, searched)]
+        if not footer.in_range(keys).any():
+            return np.zeros(0, np.int64)
+        return _matches(_read_keys(file), keys)
+
+
+def _read_keys(file: pq.ParquetFile) -> pa.ChunkedArray:
+    try:
+        keys = file.read(columns=[RECORD_KEY], use_threads=False).column(0)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptError("a base file cannot be read", cause=str(error)) from error
+    return keys if keys.type == pa.string() else keys.cast(pa.string())
 
 
 def _matches(stored: pa.ChunkedArray, keys: pa.Array) -> Positions:
-    indices = pc.index_in(stored, value_set=keys).drop_null()
-    return np.unique(np.asarray(indices.combine_chunks(), dtype=np.int64))
+    return np.unique(np.asarray(index_in(stored, keys).drop_null(), dtype=np.int64))
 
 
 def _open_parquet(source: pa.NativeFile, path: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(source, page_checksum_verification=True)
+        return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=True)
     except (pa.ArrowException, OSError) as error:
         raise CorruptError("a base file cannot be read", file=path, cause=str(error)) from error
 

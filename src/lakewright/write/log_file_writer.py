@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 
@@ -13,7 +14,7 @@ from lakewright.format.delete_block import DeleteRecords, format_delete_block
 from lakewright.model.file_group import LogFile
 from lakewright.model.schema import FILE_NAME, META_COLUMNS
 from lakewright.storage.base import join_path
-from lakewright.write.spill import split_by_size
+from lakewright.utils.arrow_rows import MAX_CHUNK_BYTES, split_by_size
 from lakewright.write.task import WriteTask, create_file
 
 
@@ -56,14 +57,10 @@ def write_logs(
     The blocks replace all blocks of the instants in `compacted`.
     """
     schema_json = log_schema(task)
-    rows_with_id = _with_file_id(rows, file_id)
-    encoded = [
-        *(
-            EncodedBlock(_data_block(task, piece, schema_json, compacted), piece)
-            for piece in split_by_size(rows_with_id, task.settings.log_block_max_size)
-        ),
-        *_delete_blocks(task, deletes, schema_json, compacted),
-    ]
+    encoded = chain(
+        _data_blocks(task, file_id, rows, schema_json, compacted),
+        _delete_blocks(task, deletes, schema_json, compacted),
+    )
     written: list[WrittenLogFile] = []
     for blocks in into_files(encoded, task.settings.log_max_size):
         file = LogFile(file_id, task.instant, len(written) + 1, token)
@@ -93,21 +90,32 @@ def log_schema_of(schema: str) -> str:
     return json.dumps({**tree, "fields": [*meta_fields, *data_fields]}, separators=(",", ":"))
 
 
-def _data_block(
-    task: WriteTask, rows: pa.Table, schema_json: str, compacted: Sequence[str]
-) -> bytes:
+def max_block_bytes(task: WriteTask) -> int:
+    """Return the size of the rows of a block; encoded, they must fit into one Arrow array."""
+    return min(task.settings.log_block_max_size, MAX_CHUNK_BYTES // 2)
+
+
+def _data_blocks(
+    task: WriteTask, file_id: str, rows: pa.Table, schema_json: str, compacted: Sequence[str]
+) -> Iterator[EncodedBlock]:
     formatter = (
         format_avro_block if task.settings.log_block_format == "avro" else format_parquet_block
     )
-    return formatter(rows, task.instant, schema_json, compacted_instants=compacted)
+    for piece in split_by_size(rows, max_block_bytes(task)):
+        block_rows = _with_file_id(piece, file_id)
+        data = formatter(block_rows, task.instant, schema_json, compacted_instants=compacted)
+        yield EncodedBlock(data, block_rows)
 
 
 def _delete_blocks(
     task: WriteTask, deletes: DeleteRecords | None, schema_json: str, compacted: Sequence[str]
 ) -> Iterator[EncodedBlock]:
-    for part in deletes.by_kind() if deletes is not None and len(deletes) else []:
-        data = format_delete_block(part, task.instant, schema_json, compacted_instants=compacted)
-        yield EncodedBlock(data, deletes=len(part))
+    for records in deletes.by_kind() if deletes is not None and len(deletes) else []:
+        for part in records.split_by_size(max_block_bytes(task)):
+            data = format_delete_block(
+                part, task.instant, schema_json, compacted_instants=compacted
+            )
+            yield EncodedBlock(data, deletes=len(part))
 
 
 def _with_file_id(rows: pa.Table, file_id: str) -> pa.Table:

@@ -11,9 +11,10 @@ the driver distributes the deferred work to new tasks by size.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import IO
 
 import numpy as np
@@ -23,62 +24,93 @@ from lakewright.errors import ConflictError, CorruptError, UnavailableError
 from lakewright.model.merge import Flags, MergedLogRecords
 from lakewright.storage.base import MissingFileError
 from lakewright.table.markers import spill_folder
+from lakewright.utils.arrow_rows import as_array, take_rows
 from lakewright.write.task import DeferredWork, WriteStatus, WriteTask, WriteToken
 
 # A worker shares its machine with others, and merging needs the same memory again.
-_MAX_BYTES = 256 << 20
+MAX_BUFFERED_BYTES = 256 << 20
+# A piece of a spilled file that is in memory while it is read.
+_BATCH_ROWS = 16 * 1024
 
 
-def split_by_size(rows: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
-    """Split rows into pieces of about `max_bytes`, at least one row each."""
-    step = max(1, int(len(rows) * max_bytes / max(rows.nbytes, 1)))
-    for start in range(0, len(rows), step):
-        yield rows.slice(start, step)
+class SpillFile:
+    """A local file of rows, compressed. It has no name: a killed process leaves no file."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+        self._writer: pa.RecordBatchStreamWriter | None = None
+        try:
+            self._file: IO[bytes] = tempfile.TemporaryFile(prefix="lakewright-", dir=folder)  # noqa: SIM115
+        except OSError as error:
+            raise self._no_room(error) from error
+
+    def write(self, tables: Sequence[pa.Table]) -> None:
+        """Add rows of the same schema as all previous ones."""
+        rows = pa.concat_tables(tables).unify_dictionaries()
+        try:
+            if self._writer is None:
+                sink = pa.PythonFile(self._file, mode="w")
+                options = pa.ipc.IpcWriteOptions(compression="lz4")
+                self._writer = pa.ipc.new_stream(sink, rows.schema, options=options)
+            self._writer.write_table(rows, _BATCH_ROWS)
+        except OSError as error:
+            raise self._no_room(error) from error
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Return all rows, in pieces; call it once, after the last `write`."""
+        assert self._writer is not None
+        try:
+            self._writer.close()
+            self._file.flush()
+        except OSError as error:
+            raise self._no_room(error) from error
+        self._file.seek(0)
+        for batch in pa.ipc.open_stream(pa.PythonFile(self._file, mode="r")):
+            yield pa.Table.from_batches([batch])
+
+    def close(self) -> None:
+        """Delete the file."""
+        self._file.close()
+
+    def _no_room(self, error: OSError) -> UnavailableError:
+        return UnavailableError(
+            "the rows of a task cannot be stored in a local file: make room, or name another "
+            "folder by Spark's option spark.local.dir",
+            folder=self._folder or tempfile.gettempdir(),
+            cause=str(error),
+        )
 
 
 @dataclass
 class SpillBuffer:
-    """Collects tables; above a limit it writes them to a memory-mapped file."""
+    """Collects tables; above a limit it writes them to a file in a local folder."""
 
-    max_bytes: int = _MAX_BYTES
+    max_bytes: int = MAX_BUFFERED_BYTES
+    folder: str | None = None
     _buffered: list[pa.Table] = field(default_factory=list)
     _bytes: int = 0
-    _file: IO[bytes] | None = None
-    _writer: pa.RecordBatchStreamWriter | None = None
+    _file: SpillFile | None = None
 
     def add(self, rows: pa.Table) -> None:
         """Add rows of the same schema as all previous ones."""
         self._buffered.append(rows)
         self._bytes += rows.nbytes
         if self._bytes >= self.max_bytes:
-            self._spill()
+            if self._file is None:
+                self._file = SpillFile(self.folder)
+            self._file.write(self._buffered)
+            self._buffered, self._bytes = [], 0
 
     def table(self) -> pa.Table:
-        """Return all rows; call it once, after the last `add`."""
-        if self._file is None:
-            return pa.concat_tables(self._buffered)
-        self._spill()
-        assert self._writer is not None
-        self._writer.close()
-        self._file.flush()
-        with pa.memory_map(self._file.name) as mapped:
-            return pa.ipc.open_stream(mapped).read_all()
+        """Return all rows in memory; call it once, after the last `add`."""
+        stored = [] if self._file is None else self._file.tables()
+        return pa.concat_tables([*stored, *self._buffered])
 
     def close(self) -> None:
-        """Delete the file; tables that were returned stay readable while they are referenced."""
+        """Delete the file, and free the memory of the rows."""
+        self._buffered = []
         if self._file is not None:
             self._file.close()
-
-    def _spill(self) -> None:
-        if not self._buffered:
-            return
-        rows = pa.concat_tables(self._buffered).unify_dictionaries()
-        self._buffered, self._bytes = [], 0
-        if self._file is None:
-            self._file = tempfile.NamedTemporaryFile(prefix="lakewright-", suffix=".arrow")  # noqa: SIM115
-            self._writer = pa.ipc.new_stream(self._file, rows.schema)
-        assert self._writer is not None
-        self._writer.write_table(rows)
 
 
 # Deferred work.
@@ -89,9 +121,9 @@ _FILE_BOUND_RATIO = 8
 _KEY, _DELETED, _BEATS_ANY_BASE, _HAS_ROW = "key", "deleted", "beats_any_base", "row"
 
 
-def is_file_bound(file_bytes: int, rows: pa.Table) -> bool:
+def is_file_bound(file_bytes: int, row_bytes: int) -> bool:
     """Whether the files to read, not the rows, determine the work."""
-    return file_bytes > _FILE_BOUND_RATIO * int(rows.nbytes)
+    return file_bytes > _FILE_BOUND_RATIO * row_bytes
 
 
 def run_until_done(
@@ -115,20 +147,23 @@ def delete_spill(task: WriteTask, outcomes: Sequence[WriteStatus]) -> None:
             task.storage.unsynced().delete_folder(spill_folder(task.instant))
 
 
-def spill_rows(task: WriteTask, token: WriteToken, number: int, rows: pa.Table) -> str:
+def spill_rows(task: WriteTask, token: WriteToken, number: int, tables: Iterable[pa.Table]) -> str:
     """Write rows to storage for a deferred task; return their path."""
     path = f"{spill_folder(task.instant)}/{token}-{number}.arrow"
     options = pa.ipc.IpcWriteOptions(compression="lz4")
+    remaining = iter(tables)
+    first = next(remaining)
     with (
         task.storage.unsynced().open_output(path) as output,
-        pa.ipc.new_stream(pa.PythonFile(output, mode="w"), rows.schema, options=options) as writer,
+        pa.ipc.new_stream(pa.PythonFile(output, mode="w"), first.schema, options=options) as writer,
     ):
-        writer.write_table(rows)
+        for table in chain([first], remaining):
+            writer.write_table(table, _BATCH_ROWS)
     return path
 
 
-def load_spilled_rows(task: WriteTask, path: str) -> pa.Table:
-    """Read spilled rows."""
+def load_spilled_rows(task: WriteTask, path: str) -> Iterator[pa.Table]:
+    """Read spilled rows, in pieces."""
     try:
         source = task.storage.open_input(path)
     except MissingFileError as error:
@@ -140,7 +175,11 @@ def load_spilled_rows(task: WriteTask, path: str) -> pa.Table:
         ) from error
     with source:
         try:
-            return pa.ipc.open_stream(source).read_all()
+            stream = pa.ipc.open_stream(source)
+            # A stream without rows still has columns.
+            yield stream.schema.empty_table()
+            for batch in stream:
+                yield pa.Table.from_batches([batch])
         except (pa.ArrowException, OSError) as error:
             raise CorruptError(
                 "spilled rows cannot be read", file=path, cause=str(error)
@@ -156,10 +195,8 @@ def encode_changes(changes: MergedLogRecords) -> pa.Table:
         _HAS_ROW: pa.array(changes.row >= 0),
         **{f"{number}": values for number, values in enumerate(changes.ordering)},
     }
-    index = pa.array(changes.row, mask=changes.row < 0)
-    row_columns = {
-        f"={name}": changes.rows.column(name).take(index) for name in changes.rows.schema.names
-    }
+    rows = take_rows(changes.rows, changes.row)
+    row_columns = {f"={name}": rows.column(name) for name in rows.schema.names}
     return pa.table({**flags, **row_columns})
 
 
@@ -178,7 +215,7 @@ def decode_changes(table: pa.Table, schema: pa.Schema) -> MergedLogRecords:
 
 
 def _array(table: pa.Table, name: str) -> pa.Array:
-    return table.column(name).combine_chunks()
+    return as_array(table.column(name))
 
 
 def _flags(table: pa.Table, name: str) -> Flags:

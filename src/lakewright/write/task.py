@@ -228,11 +228,16 @@ class WriteStatus:
 
 @dataclass(frozen=True, slots=True)
 class WriteToken:
-    """The task attempt that writes a file: makes file names unique."""
+    """The task attempt that writes a file: makes file names unique.
+
+    `folder` is where the attempt stores rows that do not stay in memory; None for the folder of
+    temporary files.
+    """
 
     task: int = 0
     stage: int = 0
     attempt: int = 0
+    folder: str | None = None
 
     def __str__(self) -> str:
         return f"{self.task}-{self.stage}-{self.attempt}"

@@ -23,6 +23,7 @@ from lakewright.model.schema import COMMIT_TIME, RECORD_KEY
 from lakewright.model.timeline import Timeline
 from lakewright.storage.base import MissingFileError, Storage, split_path
 from lakewright.table.snapshot import Snapshot
+from lakewright.utils.arrow_rows import as_array, is_in
 from lakewright.write.index import keys_not_in_base
 from lakewright.write.task import Operation, WriteTask
 
@@ -126,7 +127,7 @@ def _validate_no_shared_keys(
     for own_stats, other_stats in pairs:
         own_keys = _keys(task.storage, own_stats, task.instant)
         other_keys = _keys(task.storage, other_stats, other.requested_at)
-        shared_keys = own_keys.filter(pc.is_in(own_keys, value_set=other_keys))
+        shared_keys = own_keys.filter(is_in(own_keys, other_keys))
         if len(shared_keys):
             raise ConflictError(
                 "another writer has inserted the same keys concurrently",
@@ -182,7 +183,7 @@ def _files_with_inserts(commit: CommitMetadata) -> dict[str, list[WriteStat]]:
 
 def _keys(storage: Storage, stats: Iterable[WriteStat], instant: InstantTime) -> pa.Array:
     """Return the keys of the rows that an instant wrote into these files."""
-    return pa.concat_arrays([pa.array([], pa.string()), *_read_keys(storage, stats, instant)])
+    return as_array(pa.chunked_array(list(_read_keys(storage, stats, instant)), pa.string()))
 
 
 def _read_keys(

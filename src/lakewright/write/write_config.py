@@ -62,6 +62,9 @@ def _duplicate_policy(text: str) -> str:
     return parse_choice(*_DUPLICATE_POLICIES)(policy)
 
 
+PARQUET_KEY_FILTER = "lakewright.parquet.key.bloom.filter.enabled"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSettings:
     """How a write handles its rows, and the properties of its files."""
@@ -133,6 +136,20 @@ class WriteSettings:
         268_435_456,
         parse=at_least(1),
         doc="The size of a block of a log file.",
+    )
+    bloom_enabled: bool = option(
+        "hoodie.parquet.bloom.filter.enabled",
+        False,
+        parse=parse_bool,
+        doc="Whether base files get a bloom filter of their keys also without a BLOOM index. With "
+        "one they always do. Hudi's default is true, and costs half a megabyte for each file.",
+    )
+    parquet_key_filter: bool = option(
+        PARQUET_KEY_FILTER,
+        False,
+        parse=parse_bool,
+        doc="Whether base files get a bloom filter of parquet's own for the record key: query "
+        "engines use it to skip row groups when they look for single keys.",
     )
     bloom_type: BloomType = option(
         "hoodie.bloom.index.filter.type",

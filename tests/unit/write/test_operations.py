@@ -207,14 +207,52 @@ def test_a_key_that_was_deleted_in_one_group_and_inserted_into_another() -> None
     assert len(table.rows()) == 2
 
 
-def test_base_files_carry_the_footers_that_index_lookups_want() -> None:
-    table = WrittenTable().create()
-    table.upsert([row("a"), row("c")])
+FILTERS: dict[str, tuple[Mapping[str, str], bool]] = {
+    "a bloom index has a filter of the keys": ({"hoodie.index.type": "BLOOM"}, True),
+    "so has a global one": ({"hoodie.index.type": "GLOBAL_BLOOM"}, True),
+    "other indexes have one that excludes no key": ({}, False),
+    "or of the keys, if an option asks for it": (
+        {"hoodie.parquet.bloom.filter.enabled": "true"},
+        True,
+    ),
+    "the option does not take it from a bloom index": (
+        {"hoodie.index.type": "BLOOM", "hoodie.parquet.bloom.filter.enabled": "false"},
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "excludes"), FILTERS.values(), ids=list(FILTERS))
+def test_base_files_carry_the_footers_that_index_lookups_want(
+    options: Mapping[str, str], excludes: bool
+) -> None:
+    table = WrittenTable(options=options).create()
+    table.write("INSERT", [row("a"), row("c")])
     (path,) = data_files(table)
     source = pa.BufferReader(table.storage.read(path))
     footer = parse_footer(pq.ParquetFile(source).metadata.metadata)
     assert (footer.min_key, footer.max_key) == ("a", "c")
-    assert footer.may_contain(pa.array(["a", "b", "c"])).tolist() == [True, False, True]
+    keys = ["a", "b", "c", "d"]
+    assert footer.may_contain(pa.array(keys)).tolist() == [True, not excludes, True, False]
+    assert footer.bloom is not None
+    # Each key sets thirty bits; a filter of no keys takes twenty bytes.
+    assert (len(footer.bloom) > 100) == excludes
+
+
+def test_base_files_have_a_page_index_and_may_have_a_filter_of_parquet() -> None:
+    sizes = []
+    for options in ({}, {"lakewright.parquet.key.bloom.filter.enabled": "true"}):
+        table = WrittenTable(options=options).create()
+        table.upsert([row(f"k{n}") for n in range(100)])
+        (path,) = data_files(table)
+        data = table.storage.read(path)
+        column = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0).column(2)
+        assert column.path_in_schema == "_hoodie_record_key"
+        assert column.has_column_index
+        assert column.has_offset_index
+        sizes.append(len(data))
+    assert sizes[1] > sizes[0] + 64
+    assert len(table.rows()) == 100
 
 
 KEYS: dict[str, tuple[tuple[str, ...], Mapping[str, str], list[str]]] = {

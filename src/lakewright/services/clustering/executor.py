@@ -24,11 +24,11 @@ from lakewright.services.clustering.options import (
 )
 from lakewright.services.rewrite import rewrite_task, run_rewrite
 from lakewright.table.snapshot import Snapshot
+from lakewright.utils.arrow_rows import split_by_size
 from lakewright.utils.concurrent import ahead
 from lakewright.write.base_file_writer import abort_on_failure
 from lakewright.write.file_group_writer import FileGroupWriter, RollingWriter
 from lakewright.write.options import write_settings
-from lakewright.write.spill import split_by_size
 from lakewright.write.task import Operation
 from lakewright.write.write_config import IndexType, WriteSettings
 
@@ -76,7 +76,8 @@ def write_clustering_task(
         for batch in read_slices(task.storage, plan):
             yield pa.Table.from_batches([batch])
 
-    rows = read(None) if ordering is None else sorted_rows(read, ordering, sort_bytes)
+    folder = groups.token.folder
+    rows = read(None) if ordering is None else sorted_rows(read, ordering, sort_bytes, folder)
     with abort_on_failure(RollingWriter(groups, bundle.partition)) as rolling:
         for table in ahead(rows):
             for piece in split_by_size(table, task.settings.max_file_size):

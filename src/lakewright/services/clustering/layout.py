@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakewright.errors import InvalidError
-from lakewright.write.spill import SpillBuffer, split_by_size
+from lakewright.utils.arrow_rows import split_by_size, take_rows
+from lakewright.write.spill import SpillBuffer
 
 Indexes = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint64]
@@ -261,7 +262,9 @@ Rows = Generator[pa.Table, None, None]
 Reader = Callable[[Sequence[str] | None], Rows]
 
 
-def sorted_rows(read: Reader, ordering: Ordering, max_bytes: int) -> Rows:
+def sorted_rows(
+    read: Reader, ordering: Ordering, max_bytes: int, folder: str | None = None
+) -> Rows:
     """Return all rows in sorted order, in tables of limited size.
 
     Rows of more than `max_bytes` are sorted in pieces. The bounds of the pieces come from a
@@ -279,9 +282,7 @@ def sorted_rows(read: Reader, ordering: Ordering, max_bytes: int) -> Rows:
         if buffered:
             combined = pa.concat_tables(buffered)
             buffered.clear()
-            yield from split_by_size(
-                combined.take(pa.array(ordering.indexes(combined))), _OUTPUT_BYTES
-            )
+            yield from split_by_size(take_rows(combined, ordering.indexes(combined)), _OUTPUT_BYTES)
         return
     sample = _take_sample(read(ordering.sources))
     row_bytes = size / sum(map(len, buffered))
@@ -290,7 +291,7 @@ def sorted_rows(read: Reader, ordering: Ordering, max_bytes: int) -> Rows:
     partitioner = RangePartitioner.from_sample(
         ordering, sample.rows, max(2, min(_MAX_PIECES, count))
     )
-    yield from _sorted_by_pieces(chain(_drained(buffered), rows), partitioner, max_bytes)
+    yield from _sorted_by_pieces(chain(_drained(buffered), rows), partitioner, max_bytes, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,24 +306,28 @@ def _take_sample(tables: Iterator[pa.Table]) -> _Sample:
     total_rows, sampled_rows, step = 0, 0, 1
     for table in tables:
         chosen = np.arange(-total_rows % step, len(table), step)
-        samples.append(table.take(pa.array(chosen)))
+        samples.append(take_rows(table, chosen))
         total_rows += len(table)
         sampled_rows += len(chosen)
         if sampled_rows > 2 * _SAMPLE_ROWS:
             sampled = pa.concat_tables(samples)
-            samples = [sampled.take(pa.array(np.arange(0, len(sampled), 2)))]
+            samples = [take_rows(sampled, np.arange(0, len(sampled), 2))]
             sampled_rows, step = len(samples[0]), step * 2
     return _Sample(pa.concat_tables(samples), total_rows)
 
 
 def _sorted_by_pieces(
-    tables: Iterator[pa.Table], partitioner: RangePartitioner, max_bytes: int
+    tables: Iterator[pa.Table],
+    partitioner: RangePartitioner,
+    max_bytes: int,
+    folder: str | None,
 ) -> Iterator[pa.Table]:
     """Partition rows into spill buffers, then sort one buffer after the other."""
     count = partitioner.pieces
     with ExitStack() as stack:
         buffers = [
-            stack.enter_context(closing(SpillBuffer(max_bytes // count))) for _ in range(count)
+            stack.enter_context(closing(SpillBuffer(max_bytes // count, folder)))
+            for _ in range(count)
         ]
         filled: set[int] = set()
         for table in tables:
@@ -330,14 +335,12 @@ def _sorted_by_pieces(
             order = np.argsort(numbers, kind="stable")
             present, starts = np.unique(numbers[order], return_index=True)
             for number, chosen in zip(present, np.split(order, starts[1:]), strict=True):
-                buffers[number].add(table.take(pa.array(chosen)))
+                buffers[number].add(take_rows(table, chosen))
                 filled.add(int(number))
         for number in sorted(filled):
             with closing(buffers[number]) as buffer:
                 rows = buffer.table()
-                yield from split_by_size(
-                    rows.take(pa.array(partitioner.indexes(rows))), _OUTPUT_BYTES
-                )
+                yield from split_by_size(take_rows(rows, partitioner.indexes(rows)), _OUTPUT_BYTES)
 
 
 def _drained(tables: deque[pa.Table]) -> Iterator[pa.Table]:

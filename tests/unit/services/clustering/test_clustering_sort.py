@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 
 from lakewright.services.clustering import layout
 from lakewright.services.clustering.layout import Layout, Ordering, sorted_rows
-from lakewright.write.spill import split_by_size
+from lakewright.utils.arrow_rows import split_by_size
 
 COUNT = 6000
 
@@ -101,9 +102,22 @@ def test_memory_is_bounded(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(sizes) >= table.nbytes * 0.9
 
 
-def test_a_sort_that_is_given_up_leaves_nothing_on_disk(disk: Path) -> None:
-    batches = sorted_rows(Rows(rows()).read, Ordering(("a",)), 10_000)
+def test_a_sort_that_is_given_up_leaves_nothing_on_disk(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files: list[IO[bytes]] = []
+
+    create = tempfile.TemporaryFile
+
+    def noted(*, prefix: str, dir: str) -> IO[bytes]:
+        files.append(create(prefix=prefix, dir=dir))
+        return files[-1]
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", noted)
+    batches = sorted_rows(Rows(rows()).read, Ordering(("a",)), 10_000, str(disk))
     next(batches)
-    assert list(disk.iterdir())
-    batches.close()
+    assert files
+    # The files have no names: a process that is killed leaves none either.
     assert list(disk.iterdir()) == []
+    batches.close()
+    assert all(file.closed for file in files)
