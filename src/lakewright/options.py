@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from lakewright.errors import InvalidError, UnsupportedError
 
@@ -39,7 +39,8 @@ def option(
 
 def settings_from(family: type[Family], options: Mapping[str, str]) -> Family:
     """Return the settings of one family; raise InvalidError for a value that does not parse."""
-    fields = _fields_by_key(family)
+    # mypy does not take a class for hashable.
+    fields = _fields_by_key(cast(Any, family))
     values: dict[str, Any] = {}
     # The key of a field precedes its aliases: the first one that is set decides.
     for key in sorted(options.keys() & fields.keys(), key=lambda key: fields[key].rank):

@@ -33,8 +33,8 @@ from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import WriterContext
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage
-from lakewright.write.operations import run_task
 from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
+from lakewright.write.task_runner import run_task
 from lakewright.write.writer import RowSource
 from support.soak import SOAK, sized
 from support.tables import NO_SERVICES, SCHEMA, Row, WrittenTable, row

@@ -19,9 +19,11 @@ from lakewright.scan.cdc.reader import read_cdc
 from lakewright.scan.scan_plan import RowFilter, ScanPlan, may_match
 from lakewright.scan.slice_reader import read_slices
 from lakewright.storage.base import Storage
-from lakewright.write.operations import run_deferred, run_task
+from lakewright.write.distribution import Distribution, first_distribution, write_distributed
 from lakewright.write.spill import run_until_done
+from lakewright.write.targeted_rows import sorted_by_target
 from lakewright.write.task import WriteStatus, WriteTask, WriteToken
+from lakewright.write.task_runner import run_deferred, run_task
 from lakewright.write.writer import RowSource
 
 
@@ -121,13 +123,22 @@ class LocalEngine:
 
 
 def _write_table(task: WriteTask, table: pa.Table) -> list[WriteStatus]:
-    paths = partition_paths(table, task.partition_rule)
-    table = table.take(pa.compute.sort_indices(paths))
     tokens = (WriteToken(number, 0, number) for number in count())
-    first_status = run_task(task, next(tokens), table.combine_chunks().to_batches())
-    return run_until_done(
-        [first_status], lambda works: [run_deferred(task, next(tokens), [work]) for work in works]
-    )
+
+    def write(distribution: Distribution) -> list[WriteStatus]:
+        sort = sorted_by_target if distribution.is_targeted else _sorted_by_partition
+        batches = sort(task, table).combine_chunks().to_batches()
+        first_status = run_task(task, next(tokens), batches, distribution)
+        return run_until_done(
+            [first_status],
+            lambda works: [run_deferred(task, next(tokens), [work]) for work in works],
+        )
+
+    return write_distributed(task, first_distribution(task, table.nbytes, rebalances=False), write)
+
+
+def _sorted_by_partition(task: WriteTask, table: pa.Table) -> pa.Table:
+    return table.take(pa.compute.sort_indices(partition_paths(table, task.partition_rule)))
 
 
 class ArrowRows:

@@ -12,10 +12,10 @@ import pyarrow as pa
 from lakewright.engine.local import LocalEngine
 from lakewright.scan.scan_plan import ScanPlan
 from lakewright.spark.reader import scan_slices, spark_schema
+from lakewright.spark.tagging import arrow_schema
 from lakewright.spark.worker_environment import SPARK_ERRORS
 from lakewright.spark.writer import (
     SparkRows,
-    arrow_schema,
     map_on_workers,
     translate_spark_error,
     write_rows,

@@ -1,13 +1,8 @@
-"""What a task does with its rows: bulk insert, insert, or merge with the rows of the table.
-
-`run_task` writes the rows of one task, and `run_deferred` the work that other tasks deferred. Both
-run in Spark's executors and in the local engine.
-"""
+"""What a task does with rows: bulk insert, insert, or merge with the rows of the table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -15,20 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakewright.errors import InvalidError, LakewrightError
+from lakewright.errors import InvalidError
 from lakewright.format.delete_block import DeleteRecords
 from lakewright.model.file_group import FileSlice
 from lakewright.model.merge import MergedLogRecords, RowChangeCallback, merge_logs, merge_with_base
 from lakewright.model.record_keys import bucket_ids
-from lakewright.model.schema import PARTITION_PATH, RECORD_KEY
+from lakewright.model.schema import RECORD_KEY
 from lakewright.scan.slice_reader import batches_of
 from lakewright.storage.base import map_in_threads
-from lakewright.write.base_file_writer import abort_on_failure
 from lakewright.write.file_group_writer import FileGroupWriter, RollingWriter
 from lakewright.write.incoming_rows import (
     as_merge_input,
     by_partition,
-    to_table_schema,
     without_deleted,
 )
 from lakewright.write.index import (
@@ -38,15 +31,6 @@ from lakewright.write.index import (
     assign_to_small_files,
     live_keys,
     lookup_keys,
-)
-from lakewright.write.spill import SpillBuffer, decode_changes, is_file_bound, load_spilled_rows
-from lakewright.write.task import (
-    DeferredPartition,
-    DeferredWork,
-    Operation,
-    WriteStatus,
-    WriteTask,
-    WriteToken,
 )
 
 # Rows of many partitions may be interleaved: this bounds the buffered rows of all partitions.
@@ -112,12 +96,20 @@ def insert_rows(groups: FileGroupWriter, partition: PartitionState, rows: pa.Tab
         _insert_buckets(groups, partition, rows)
         return
     start = 0
-    small = () if task.operation.replaces else partition.small_files()
+    small = () if task.operation.replaces else _claimed_small_files(groups, partition)
     for position, count in assign_to_small_files(small, len(rows)):
         _extend(groups, partition, partition.slices[position], rows.slice(start, count))
         start += count
     if start < len(rows):
         groups.write_new_groups(partition, rows.slice(start))
+
+
+def _claimed_small_files(
+    groups: FileGroupWriter, partition: PartitionState
+) -> Iterator[tuple[int, int]]:
+    for position, room in partition.small_files():
+        if room and groups.claim(partition, partition.slices[position]):
+            yield position, room
 
 
 def _insert_buckets(groups: FileGroupWriter, partition: PartitionState, rows: pa.Table) -> None:
@@ -219,7 +211,7 @@ def merge_rows(groups: FileGroupWriter, partition: PartitionState, rows: pa.Tabl
         partition.check_not_clustering(item)
         part = changes.select(indices)
         if task.merge_on_read and position not in inserts:
-            _append(groups, partition, item.file_id, part, item)
+            append_changes(groups, partition, item.file_id, part, item)
         else:
             next_bases.append(_NextBase(item, part, inserts.get(position, 0)))
     _write_bases(groups, partition, next_bases)
@@ -245,7 +237,7 @@ def _merge_buckets(
         item = partition.slices[position]
         partition.check_not_clustering(item)
         if task.merge_on_read:
-            _append(groups, partition, item.file_id, part, item)
+            append_changes(groups, partition, item.file_id, part, item)
         else:
             next_bases.append(_NextBase(item, part, _count_new_keys(groups, item, part)))
     _write_bases(groups, partition, next_bases)
@@ -267,7 +259,7 @@ def _write_first_rows(
     """
     file_id = groups.bucket_file_id(partition, bucket)
     if groups.task.non_blocking:
-        _append(groups, partition, file_id, changes)
+        append_changes(groups, partition, file_id, changes)
         return
     rows = changes.rows.take(pa.array(changes.row[~changes.deleted]))
     if len(rows):
@@ -286,13 +278,14 @@ def _assign_new_keys(
     return assigned
 
 
-def _append(
+def append_changes(
     groups: FileGroupWriter,
     partition: PartitionState,
     file_id: str,
     changes: MergedLogRecords,
     item: FileSlice | None = None,
 ) -> None:
+    """Append merged changes to a file group as log files."""
     rows = changes.rows.take(pa.array(changes.row[~changes.deleted]))
     deletes = delete_records(partition.path, changes) if changes.deleted.any() else None
     marked = changes.row[changes.deleted & (changes.row >= 0)]
@@ -356,133 +349,3 @@ def _grouped(values: Positions) -> list[tuple[int, Positions]]:
         for a, b in pairwise(starts)
         if a < b and ordered[a] != NOWHERE
     ]
-
-
-# Tasks: the rows of some partitions.
-
-
-# Bound for rows of file-bound partitions, kept until the task has read all its partitions.
-_MAX_FILE_BOUND_BYTES = 64 << 20
-
-
-def run_task(task: WriteTask, token: WriteToken, batches: Iterable[pa.RecordBatch]) -> WriteStatus:
-    """Write the rows of one task.
-
-    A LakewrightError is returned in the status instead of raised, so that Spark does not retry the
-    task. The rows of a partition must be contiguous, unless they are bulk inserted.
-    """
-    groups = FileGroupWriter(task, token)
-    try:
-        rows = _converted(task, token, batches)
-        return (
-            _run_bulk_insert(groups, rows)
-            if needs_no_shuffle(task)
-            else _run_by_partition(groups, rows)
-        )
-    except LakewrightError as error:
-        return groups.status(error=error)
-
-
-def run_deferred(task: WriteTask, token: WriteToken, works: Iterable[DeferredWork]) -> WriteStatus:
-    """Do work that other tasks deferred; a LakewrightError is returned in the status."""
-    groups = FileGroupWriter(task, token)
-    try:
-        for work in works:
-            if isinstance(work, DeferredPartition):
-                partition = PartitionState.load(task, work.partition)
-                _write(groups, partition, load_spilled_rows(task, work.rows))
-            else:
-                changes = decode_changes(load_spilled_rows(task, work.changes), task.stored_schema)
-                merge_group(groups, work.partition, work.item, changes, inserts=work.inserts)
-        return groups.status()
-    except LakewrightError as error:
-        return groups.status(error=error)
-
-
-def needs_no_shuffle(task: WriteTask) -> bool:
-    """Whether rows of one partition may be in several tasks, which all write their own files."""
-    settings = task.settings
-    compared = settings.combine_before_insert or settings.duplicate_policy != "none"
-    return task.operation is Operation.BULK_INSERT and not task.buckets and not compared
-
-
-def _run_bulk_insert(groups: FileGroupWriter, tables: Iterable[pa.Table]) -> WriteStatus:
-    with abort_on_failure(BulkWriter(groups)) as writer:
-        for rows in tables:
-            writer.write(rows)
-        writer.close()
-    return groups.status()
-
-
-def _run_by_partition(groups: FileGroupWriter, tables: Iterable[pa.Table]) -> WriteStatus:
-    task = groups.task
-    replaced: dict[str, tuple[str, ...]] = {}
-    file_bound: list[tuple[PartitionState, pa.Table]] = []
-    for path, rows in _partitions(tables):
-        partition = PartitionState.load(task, path)
-        if task.operation.replaces:
-            replaced[path] = tuple(item.file_id for item in partition.slices)
-            for item in partition.slices:
-                partition.check_not_clustering(item)
-        if is_file_bound(partition.read_bytes, rows):
-            file_bound.append((partition, rows))
-            if sum(rows.nbytes for _, rows in file_bound) > _MAX_FILE_BOUND_BYTES:
-                _write_file_bound(groups, file_bound)
-                file_bound = []
-        else:
-            _write(groups, partition, rows)
-    _write_file_bound(groups, file_bound)
-    return groups.status(replaced)
-
-
-def _write(groups: FileGroupWriter, partition: PartitionState, rows: pa.Table) -> None:
-    if groups.task.operation.merges:
-        merge_rows(groups, partition, rows)
-    else:
-        insert_rows(groups, partition, rows)
-
-
-def _write_file_bound(
-    groups: FileGroupWriter, file_bound: Sequence[tuple[PartitionState, pa.Table]]
-) -> None:
-    """Write rows whose work is mostly reading files, or defer them if it is much work."""
-    read_bytes = sum(partition.read_bytes for partition, _ in file_bound)
-    defers = len(file_bound) > 1 and read_bytes > groups.task.settings.defer_bytes
-    for partition, rows in file_bound:
-        if defers:
-            groups.defer(partition, rows)
-        else:
-            _write(groups, partition, rows)
-
-
-def _converted(
-    task: WriteTask, token: WriteToken, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.Table]:
-    first = 0
-    for batch in batches:
-        if batch.num_rows:
-            yield to_table_schema(pa.Table.from_batches([batch]), task, token, first)
-            first += batch.num_rows
-
-
-def _partitions(tables: Iterable[pa.Table]) -> Iterator[tuple[str, pa.Table]]:
-    """Return the rows of each partition; those of a partition must be contiguous."""
-    finished: set[str] = set()
-    current: str | None = None
-    rows = SpillBuffer()
-    for table in tables:
-        for path, part in by_partition(table):
-            if path != current:
-                if current is not None:
-                    with closing(rows):
-                        yield current, rows.table()
-                if path in finished:
-                    raise InvalidError(
-                        "rows of one partition came apart", partition=path, column=PARTITION_PATH
-                    )
-                finished.add(path)
-                current, rows = path, SpillBuffer()
-            rows.add(part)
-    if current is not None:
-        with closing(rows):
-            yield current, rows.table()

@@ -38,9 +38,13 @@ def split_by_size(rows: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
 
 @dataclass
 class SpillBuffer:
-    """Collects tables; above a limit it writes them to a memory-mapped file."""
+    """Collects tables; above a limit it writes them to a memory-mapped file.
+
+    `nbytes` counts what it has got.
+    """
 
     max_bytes: int = _MAX_BYTES
+    nbytes: int = 0
     _buffered: list[pa.Table] = field(default_factory=list)
     _bytes: int = 0
     _file: IO[bytes] | None = None
@@ -50,6 +54,7 @@ class SpillBuffer:
         """Add rows of the same schema as all previous ones."""
         self._buffered.append(rows)
         self._bytes += rows.nbytes
+        self.nbytes += rows.nbytes
         if self._bytes >= self.max_bytes:
             self._spill()
 
@@ -109,8 +114,8 @@ def run_until_done(
 
 
 def delete_spill(task: WriteTask, outcomes: Sequence[WriteStatus]) -> None:
-    """Delete the spilled rows; those of a crashed process are deleted by cleans."""
-    if any(status.deferred for status in outcomes):
+    """Delete spilled rows and claims; those of a crashed process are deleted by cleans."""
+    if any(status.deferred or status.has_spilled for status in outcomes):
         with suppress(UnavailableError):
             task.storage.unsynced().delete_folder(spill_folder(task.instant))
 
