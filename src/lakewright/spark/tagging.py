@@ -214,7 +214,11 @@ def tag_file_groups(
     groups = task.snapshot.groups(task.snapshot.view(), task.snapshot.files(shards))
     shard_count = _sharded(frame, shards)
     shard = F.concat(F.lit(NEW_KEYS), F.pmod(F.xxhash64(_KEY), shard_count).cast("string"))
-    slices = () if task.operation.replaces else number_slices(group.latest_merged_slice() for group in groups)
+    slices = (
+        ()
+        if task.operation.replaces
+        else number_slices(group.latest_merged_slice() for group in groups)
+    )
     if not slices:
         return keyed.withColumn(TARGET_COLUMN, shard).drop(_KEY), frozenset(shards)
     # A key that was inserted twice is in two file groups.
