@@ -12,6 +12,7 @@ from lakewright.errors import InvalidError
 from support.soak import sized
 from support.tables import Row, WrittenTable, row
 
+BY_FILE_GROUP = {"lakewright.write.partition.max.bytes": "1"}
 TABLES = {
     "copy on write": ("COPY_ON_WRITE", {}),
     "merge on read": ("MERGE_ON_READ", {}),
@@ -25,6 +26,8 @@ TABLES = {
         "MERGE_ON_READ",
         {"hoodie.parquet.max.file.size": "5000", "hoodie.logfile.max.size": "500"},
     ),
+    "copy on write, a task for each file group": ("COPY_ON_WRITE", BY_FILE_GROUP),
+    "merge on read, a task for each file group": ("MERGE_ON_READ", BY_FILE_GROUP),
 }
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "3"}
 
@@ -104,13 +107,15 @@ def test_any_history(
     check(WrittenTable(options=options).create(table_type), history)
 
 
+@pytest.mark.parametrize("options", [{}, BY_FILE_GROUP], ids=["a partition", "a bucket"])
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 @few
 @given(history=steps)
 def test_any_history_with_buckets(
-    table_type: str, history: list[tuple[str, list[tuple[str, str]]]]
+    table_type: str, options: dict[str, str], history: list[tuple[str, list[tuple[str, str]]]]
 ) -> None:
-    check(WrittenTable().create(table_type, options=BUCKETS), history)
+    """The tasks of a write own partitions or, if these are too large, buckets."""
+    check(WrittenTable(options=options).create(table_type, options=BUCKETS), history)
 
 
 def test_a_model_notices_wrong_options() -> None:

@@ -37,8 +37,8 @@ from lakewright.table.snapshot import load_snapshot
 from lakewright.table.transaction import WriterContext
 from lakewright.testing.clock import ManualClock
 from lakewright.testing.storage import Crash, CrashingStorage, _Wrapped
-from lakewright.write.operations import run_task
 from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
+from lakewright.write.task_runner import run_task
 from lakewright.write.writer import RowSource
 from support.faults import RemoteInMemory
 from support.soak import SOAK, sized

@@ -13,7 +13,7 @@ from lakewright.clock import SystemClock
 from lakewright.datasource.source import session_storage_options, struct_of
 from lakewright.model.table_config import parse_table_type
 from lakewright.options import check_names
-from lakewright.spark.writer import arrow_schema
+from lakewright.spark.tagging import arrow_schema
 from lakewright.storage.factory import (
     other_options,
     storage_for,

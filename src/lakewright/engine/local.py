@@ -22,9 +22,11 @@ from lakewright.scan.scan_plan import RowFilter, ScanPlan, may_match
 from lakewright.scan.slice_reader import read_slices
 from lakewright.storage.base import Storage
 from lakewright.utils.arrow_rows import MAX_CHUNK_BYTES, take_rows
-from lakewright.write.operations import run_deferred, run_task
+from lakewright.write.distribution import Distribution, first_distribution, write_distributed
 from lakewright.write.spill import run_until_done
+from lakewright.write.targeted_rows import sorted_by_target
 from lakewright.write.task import WriteStatus, WriteTask, WriteToken
+from lakewright.write.task_runner import run_deferred, run_task
 from lakewright.write.writer import RowSource
 
 
@@ -126,14 +128,22 @@ class LocalEngine:
 
 
 def _write_table(task: WriteTask, table: pa.Table, paths: pa.Array) -> list[WriteStatus]:
-    table = take_rows(table, np.asarray(pc.sort_indices(paths), dtype=np.int64))
     tokens = (WriteToken(number, 0, number) for number in count())
-    # Many small chunks are combined; to combine large ones is a copy of all rows.
-    table = table.combine_chunks() if table.nbytes < MAX_CHUNK_BYTES else table
-    first_status = run_task(task, next(tokens), table.to_batches())
-    return run_until_done(
-        [first_status], lambda works: [run_deferred(task, next(tokens), [work]) for work in works]
-    )
+
+    def write(distribution: Distribution) -> list[WriteStatus]:
+        if distribution.is_targeted:
+            rows = sorted_by_target(task, table)
+        else:
+            rows = take_rows(table, np.asarray(pc.sort_indices(paths), dtype=np.int64))
+        # Many small chunks are combined; to combine large ones is a copy of all rows.
+        rows = rows.combine_chunks() if rows.nbytes < MAX_CHUNK_BYTES else rows
+        first_status = run_task(task, next(tokens), rows.to_batches(), distribution)
+        return run_until_done(
+            [first_status],
+            lambda works: [run_deferred(task, next(tokens), [work]) for work in works],
+        )
+
+    return write_distributed(task, first_distribution(task, table.nbytes, rebalances=False), write)
 
 
 class ArrowRows:

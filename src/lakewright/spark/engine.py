@@ -13,10 +13,10 @@ from lakewright.engine.local import LocalEngine
 from lakewright.model.partition_paths import PartitionRule
 from lakewright.scan.scan_plan import ScanPlan
 from lakewright.spark.reader import scan_slices, spark_schema
+from lakewright.spark.tagging import arrow_schema
 from lakewright.spark.worker_environment import SPARK_ERRORS
 from lakewright.spark.writer import (
     SparkRows,
-    arrow_schema,
     map_on_workers,
     raise_if_unavailable,
     translate_spark_error,

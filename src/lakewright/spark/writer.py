@@ -8,32 +8,34 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial, reduce
-from inspect import signature
+from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from lakewright.errors import InvalidError, UnavailableError
-from lakewright.model.partition_paths import (
-    DEFAULT_PARTITION,
-    PartitionField,
-    PartitionRule,
-    partition_paths,
+from lakewright.model.partition_paths import DEFAULT_PARTITION, PartitionField, PartitionRule
+from lakewright.model.schema import META_COLUMNS, OPERATION, PARTITION_PATH
+from lakewright.spark.reader import quoted
+from lakewright.spark.size_estimate import estimated_bytes
+from lakewright.spark.tagging import (
+    KEY_BATCHES,
+    arrow_schema,
+    field_name,
+    field_of,
+    key_batches,
+    path_column,
+    tag_buckets,
+    tag_file_groups,
+    tag_global_location,
 )
-from lakewright.model.record_keys import record_keys
-from lakewright.model.schema import META_COLUMNS, OPERATION, PARTITION_PATH, RECORD_KEY
-from lakewright.scan.planner import plan_snapshot
-from lakewright.spark.reader import quoted, scan_slices
 from lakewright.spark.worker_environment import (
     SPARK_ERRORS,
     local_folder,
@@ -41,165 +43,21 @@ from lakewright.spark.worker_environment import (
     require_workers,
 )
 from lakewright.utils.bin_packing import pack_by_size
-from lakewright.write.incoming_rows import MOVED_COLUMN, rows_in
-from lakewright.write.operations import needs_no_shuffle, run_deferred, run_task
+from lakewright.write.distribution import (
+    Distribution,
+    check_partitions,
+    first_distribution,
+    write_distributed,
+)
+from lakewright.write.incoming_rows import MOVED_COLUMN, TARGET_COLUMN
+from lakewright.write.index import NumberedSlice
 from lakewright.write.spill import run_until_done
 from lakewright.write.task import DeferredWork, Operation, WriteStatus, WriteTask, WriteToken
+from lakewright.write.task_runner import run_deferred, run_task
 from lakewright.write.write_config import SortMode, WriteSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-# Spark 4.1 always uses UTC here, and has no parameter for it.
-_UTC_OPTION: dict[str, Any] = (
-    {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-)
-
-
-def arrow_schema(columns: T.StructType) -> pa.Schema:
-    """Return the Arrow schema of Spark columns, with timestamps in UTC."""
-    return to_arrow_schema(columns, **_UTC_OPTION)
-
-
-def key_column(task: WriteTask) -> Column:
-    """Return a column with the record key of each row."""
-    rule = task.key_rule
-    strict = task.adds_rows
-    return _computed_column(task, rule.fields, lambda rows: record_keys(rows, rule, strict=strict))
-
-
-def path_column(task: WriteTask) -> Column:
-    """Return a column with the partition path of each row."""
-    rule = task.partition_rule
-    if not rule.fields:
-        return F.lit("")
-    names = (field.name for field in rule.fields)
-    strict = task.adds_rows
-    return _computed_column(task, names, lambda rows: partition_paths(rows, rule, strict=strict))
-
-
-def field_of(frame: DataFrame, name: str) -> Column:
-    """Return a column, or with dots in the name a field of a struct column."""
-    return F.col(field_name(frame, name))
-
-
-def field_name(frame: DataFrame, name: str) -> str:
-    """Return the quoted name of a column, or with dots in it of a field of a struct column."""
-    if name in frame.columns:
-        return quoted(name)
-    return ".".join(quoted(part) for part in name.split("."))
-
-
-def _computed_column(
-    task: WriteTask, fields: Iterable[str], function: Callable[[pa.Table], pa.Array]
-) -> Column:
-    """Return a string column that `function` computes from columns in the table's types."""
-    columns_of_table = set(task.data_schema.names)
-    top_columns = (name if name in columns_of_table else name.split(".")[0] for name in fields)
-    names = list(dict.fromkeys(top_columns))
-    schema = pa.schema([task.data_schema.field(name) for name in names])
-
-    def compute(*columns: pa.Array) -> pa.Array:
-        rows = rows_in(pa.table(list(columns), names=names), schema)
-        return function(rows).cast(pa.string())
-
-    udf: Callable[..., Callable[..., Column]] = arrow_udf
-    return udf(compute, "string")(*(F.col(quoted(name)) for name in names))
-
-
-# The global index: one join with all keys of the table, before rows are shuffled.
-#
-# A row whose key exists in another partition moves: it is deleted there and inserted into the new
-# partition. A late row is left out, as it would lose within one partition.
-
-
-_KEY = "_lakewright_key"
-_OLD_PATH = "_lakewright_old_path"
-_OLD_ORDER = "_lakewright_old_order"
-
-
-def tag_global_location(frame: DataFrame, task: WriteTask) -> DataFrame:
-    """Return the rows with their target partition, and a delete for each row that moves."""
-    columns = [column for column in frame.columns if column not in (PARTITION_PATH, MOVED_COLUMN)]
-    keyed = frame.drop(PARTITION_PATH).withColumn(_KEY, key_column(task))
-    if task.operation is Operation.DELETE:
-        return _tag_deletes(keyed, task, columns)
-    newest = _newest_of_keys(keyed, task).withColumn(PARTITION_PATH, path_column(task))
-    joined = newest.join(_existing_keys(newest, task), _KEY, "left")
-    moves = F.col(_OLD_PATH).isNotNull() & (F.col(_OLD_PATH) != F.col(PARTITION_PATH))
-    marked = (
-        F.coalesce(F.col(MOVED_COLUMN), F.lit(False))
-        if MOVED_COLUMN in frame.columns
-        else F.lit(False)
-    )
-    is_deleted = marked | _is_marked_deleted(task)
-    keeps_old_path = is_deleted if task.settings.update_partition_path else F.lit(True)
-    target = F.when(moves & keeps_old_path, F.col(_OLD_PATH)).otherwise(F.col(PARTITION_PATH))
-    moves_away = moves & ~keeps_old_path
-    if task.merge_rule.ordering:
-        # A late row would lose against the row in the other partition.
-        joined = joined.where(~(moves_away & (_ordering(task) < F.col(_OLD_ORDER))))
-    destinations = F.when(
-        moves_away,
-        F.array(_destination(F.col(_OLD_PATH), F.lit(True)), _destination(target, marked)),
-    ).otherwise(F.array(_destination(target, marked)))
-    return joined.withColumn("_lakewright_to", F.explode(destinations)).select(
-        *(quoted(name) for name in columns),
-        F.col("_lakewright_to.path").alias(PARTITION_PATH),
-        F.col("_lakewright_to.leaves").alias(MOVED_COLUMN),
-    )
-
-
-def _tag_deletes(keyed: DataFrame, task: WriteTask, columns: list[str]) -> DataFrame:
-    joined = keyed.join(_existing_keys(keyed, task), _KEY, "inner")
-    return joined.select(
-        *(quoted(name) for name in columns),
-        F.col(_OLD_PATH).alias(PARTITION_PATH),
-        F.lit(True).alias(MOVED_COLUMN),
-    )
-
-
-def _existing_keys(frame: DataFrame, task: WriteTask) -> DataFrame:
-    """Return every key of the table with its partition and ordering values."""
-    if task.snapshot.avro_schema() is None:
-        schema = f"{_KEY} string, {_OLD_PATH} string"
-        no_keys = frame.sparkSession.createDataFrame([], schema)
-        return no_keys.withColumn(_OLD_ORDER, F.lit(None)) if task.merge_rule.ordering else no_keys
-    columns = (RECORD_KEY, PARTITION_PATH, *task.merge_rule.ordering)
-    rows = scan_slices(
-        frame.sparkSession, task.storage, plan_snapshot(task.snapshot, columns=columns)
-    )
-    selected = [F.col(RECORD_KEY).alias(_KEY), F.col(PARTITION_PATH).alias(_OLD_PATH)]
-    if task.merge_rule.ordering:
-        selected.append(_ordering(task).alias(_OLD_ORDER))
-    return rows.select(*selected)
-
-
-def _newest_of_keys(keyed: DataFrame, task: WriteTask) -> DataFrame:
-    """Return one row for each key: a batch may have a key in two partitions."""
-    all_columns = F.struct(*(F.col(quoted(name)) for name in keyed.columns))
-    order = _ordering(task) if task.merge_rule.ordering else F.lit(0)
-    newest = keyed.groupBy(_KEY).agg(F.max_by(all_columns, order).alias("row"))
-    return newest.select("row.*")
-
-
-def _ordering(task: WriteTask) -> Column:
-    return F.struct(*(F.col(quoted(name)) for name in task.merge_rule.ordering))
-
-
-def _is_marked_deleted(task: WriteTask) -> Column:
-    """Whether a row's delete columns mark it as deleted: such a row does not move."""
-    flags = []
-    for name in task.delete_columns:
-        marker = task.merge_rule.delete_marker
-        deleted_value = marker[1] if marker is not None and name == marker[0] else "true"
-        flags.append(F.coalesce(F.col(quoted(name)).cast("string") == deleted_value, F.lit(False)))
-    return reduce(lambda left, right: left | right, flags, F.lit(False))
-
-
-def _destination(path: Column, is_moved: Column) -> Column:
-    return F.struct(path.alias("path"), is_moved.alias("leaves"))
-
 
 # The write tasks.
 
@@ -272,23 +130,68 @@ class SparkRows:
 
 
 def write_rows(task: WriteTask, rows: SparkRows) -> Sequence[WriteStatus]:
-    """Shuffle rows once by partition; each Spark task writes the partitions it gets."""
+    """Shuffle rows once by partition; each Spark task writes the partitions it gets.
+
+    Where that is too much for a task, rows are tagged with their file groups and shuffled by these.
+    """
     spark = rows.spark
     try:
         frame = _with_keys_checked(_needed_columns(rows.frame, task), task)
         if task.is_global and task.operation.merges:
             frame = tag_global_location(frame, task)
         pickled = pickle.dumps(task)
+        adaptive = _coalesces_partitions(spark)
+        first = first_distribution(task, estimated_bytes(rows.frame), rebalances=adaptive)
         with _small_shuffle_partitions(spark):
-            shuffled = (
-                _shuffled_by_sort_mode(frame, task)
-                if needs_no_shuffle(task)
-                else _shuffled_by_partition(frame, task)
-            )
-            first_statuses = _statuses(shuffled, partial(_write_batches, pickled))
-        return run_until_done(first_statuses, partial(_run_deferred_work, spark, pickled))
+            return write_distributed(task, first, partial(_write_frame, frame, task, pickled))
     except SPARK_ERRORS as error:
         raise _translate_error(error, task) from error
+
+
+def _write_frame(
+    frame: DataFrame, task: WriteTask, pickled: bytes, distribution: Distribution
+) -> list[WriteStatus]:
+    spark, looked_up = frame.sparkSession, None
+    match distribution:
+        case Distribution.AS_THEY_COME:
+            shuffled = _shuffled_by_sort_mode(frame, task)
+        case Distribution.BALANCED:
+            shuffled = _balanced(frame, task)
+        case Distribution.BY_PARTITION:
+            shuffled = _shuffled_by_partition(frame, task)
+        case Distribution.BY_BUCKET:
+            shuffled = _shuffled_by_target(tag_buckets(frame, task))
+        case Distribution.BY_FILE_GROUP:
+            tagged, looked_up = tag_file_groups(frame, task, partial(_read_keys, spark, pickled))
+            shuffled = _shuffled_by_target(tagged)
+    first_statuses = _statuses(shuffled, partial(_write_batches, pickled, distribution))
+    if looked_up is not None:
+        check_partitions(first_statuses, looked_up)
+    return run_until_done(first_statuses, partial(_run_deferred_work, spark, pickled))
+
+
+def _shuffled_by_target(tagged: DataFrame) -> DataFrame:
+    """Return the rows with each target in one task, partitions and targets contiguous."""
+    by = (PARTITION_PATH, TARGET_COLUMN)
+    return tagged.repartition(*by).sortWithinPartitions(*by)
+
+
+def _read_keys(spark: SparkSession, pickled: bytes, slices: Sequence[NumberedSlice]) -> DataFrame:
+    """Return the keys of slices, read by tasks of similar size."""
+    sizes = sum(item.size for _, item in slices)
+    tasks = max(_parallelism(spark) * _TASKS_PER_CORE, sizes // _BUNDLE_BYTES)
+    bundles = pack_by_size(slices, lambda numbered: numbered[1].size, tasks)
+    numbers = spark.range(0, len(bundles), 1, len(bundles))
+    return numbers.mapInArrow(partial(_key_batches, pickled, pickle.dumps(bundles)), KEY_BATCHES)
+
+
+def _key_batches(
+    task: bytes, pickled: bytes, numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    bundles = pickle.loads(pickled)
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            yield from key_batches(pickle.loads(task), bundles[number])
 
 
 def _statuses(frame: DataFrame, work: Callable[..., Iterator[pa.RecordBatch]]) -> list[WriteStatus]:
@@ -297,8 +200,10 @@ def _statuses(frame: DataFrame, work: Callable[..., Iterator[pa.RecordBatch]]) -
     return [pickle.loads(row.outcome) for row in rows]
 
 
-def _write_batches(pickled: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    status = run_task(pickle.loads(pickled), _write_token(), batches)
+def _write_batches(
+    pickled: bytes, distribution: Distribution, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    status = run_task(pickle.loads(pickled), _write_token(), batches, distribution)
     return _encoded_status(raise_if_unavailable(status))
 
 
@@ -439,6 +344,18 @@ def _shuffled_by_partition(frame: DataFrame, task: WriteTask) -> DataFrame:
         routed.repartition(tasks, _ROUTE_COLUMN) if tasks else routed.repartition(_ROUTE_COLUMN)
     )
     return shuffled.sortWithinPartitions(_ROUTE_COLUMN).drop(_ROUTE_COLUMN)
+
+
+def _balanced(frame: DataFrame, task: WriteTask) -> DataFrame:
+    """Return the rows in tasks of similar size, each partition contiguous within a task.
+
+    Spark splits the rows of a large partition between tasks, and combines small partitions.
+    """
+    if not task.partition_rule.fields:
+        return frame.hint("rebalance")
+    routed = frame.withColumn(_ROUTE_COLUMN, _route_expression(frame, task))
+    balanced = routed.hint("rebalance", _ROUTE_COLUMN)
+    return balanced.sortWithinPartitions(_ROUTE_COLUMN).drop(_ROUTE_COLUMN)
 
 
 def _coalesces_partitions(spark: SparkSession) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakewright.errors import LakewrightError
+from lakewright.errors import ConflictError, LakewrightError
 from lakewright.format.delete_block import DeleteRecords
 from lakewright.model.commit_metadata import WriteStat
 from lakewright.model.event_time import count_until, event_range
@@ -20,7 +20,7 @@ from lakewright.model.merge import MergedLogRecords, RowChangeCallback
 from lakewright.model.schema import COMMIT_TIME
 from lakewright.scan.slice_reader import base_rows
 from lakewright.storage.base import join_path
-from lakewright.table.markers import MarkerKind
+from lakewright.table.markers import MarkerKind, spill_folder
 from lakewright.utils.arrow_rows import split_by_size
 from lakewright.utils.concurrent import ahead
 from lakewright.write.base_file_writer import BaseFileWriter, WrittenBaseFile, abort_on_failure
@@ -56,6 +56,10 @@ class FileGroupWriter:
         self._spill_numbers = count()
         self.notes: Counter[str] = Counter()
         self.late_rows: Counter[str] = Counter()
+        self.partitions: list[str] = []
+        self.too_large: list[str] = []
+        self.shares_partitions = False
+        self._has_spilled = False
 
     def status(
         self,
@@ -70,7 +74,26 @@ class FileGroupWriter:
             tuple(self.works),
             dict(self.notes),
             dict(self.late_rows),
+            tuple(self.partitions),
+            tuple(self.too_large),
+            self._has_spilled,
         )
+
+    def claim(self, partition: PartitionState, item: FileSlice) -> bool:
+        """Whether this task attempt may write the next base file of a small file group.
+
+        If several tasks have rows of the partition, the first one to create a file decides. An
+        attempt that claims a group and dies leaves it as it is: others write new file groups.
+        """
+        if not self.shares_partitions:
+            return True
+        self._has_spilled = True
+        path = f"{spill_folder(self.task.instant)}/claims/{partition.path}/{item.file_id}"
+        try:
+            self.task.storage.unsynced().create(path, str(self.token).encode())
+        except ConflictError:
+            return False
+        return True
 
     def defer(self, partition: PartitionState, tables: Iterable[pa.Table]) -> None:
         """Spill the rows of a partition, for another task to write."""

@@ -22,6 +22,9 @@ from lakewright.write.task import Operation, WriteTask, WriteToken
 # of a row that a global index moves to another partition, and rows that a statement (MERGE INTO)
 # deletes beside its updates.
 MOVED_COLUMN = "_lakewright_leaves"
+# Which file group, bucket or shard of new keys a row is for: see `write/targeted_rows.py`.
+TARGET_COLUMN = "_lakewright_target"
+_ADDED_FIELDS = (pa.field(MOVED_COLUMN, pa.bool_()), pa.field(TARGET_COLUMN, pa.string()))
 
 
 def to_table_schema(rows: pa.Table, task: WriteTask, token: WriteToken, first: int) -> pa.Table:
@@ -31,14 +34,14 @@ def to_table_schema(rows: pa.Table, task: WriteTask, token: WriteToken, first: i
     Rows to delete have only their key, partition and ordering columns.
     """
     # Compute keys and paths from values in the table's types: another type may have another text.
-    converted = rows_in(rows, _row_schema(rows, task))
+    converted = rows_in(rows, row_schema(rows, task))
     count = len(rows)
     sequence_numbers = generated_keys(task.instant, token.task, first, count)
     keys = sequence_numbers
     if task.config.record_key_fields:
         keys = record_keys(converted, task.key_rule, strict=task.adds_rows)
-    if MOVED_COLUMN in rows.column_names and PARTITION_PATH in rows.column_names:
-        # The global index look-up has set the partition of each row.
+    if PARTITION_PATH in rows.column_names and _has_look_up(rows):
+        # The look-up of keys has set the partition of each row.
         paths = rows.column(PARTITION_PATH).combine_chunks()
     else:
         paths = partition_paths(converted, task.partition_rule, strict=task.adds_rows).cast(
@@ -52,11 +55,16 @@ def to_table_schema(rows: pa.Table, task: WriteTask, token: WriteToken, first: i
         paths,
         pa.nulls(count, pa.string()),
     ]
-    moved = [rows.column(MOVED_COLUMN)] if MOVED_COLUMN in rows.column_names else []
-    schema = pa.schema([*META_FIELDS, *data.schema])
-    if moved:
-        schema = schema.append(pa.field(MOVED_COLUMN, pa.bool_()))
-    return pa.table([*meta, *data.columns, *moved], schema=schema)
+    names = set(rows.column_names)
+    added = [field for field in _ADDED_FIELDS if field.name in names]
+    schema = pa.schema([*META_FIELDS, *data.schema, *added])
+    return pa.table(
+        [*meta, *data.columns, *(rows.column(field.name) for field in added)], schema=schema
+    )
+
+
+def _has_look_up(rows: pa.Table) -> bool:
+    return not {MOVED_COLUMN, TARGET_COLUMN}.isdisjoint(rows.column_names)
 
 
 def by_partition(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
@@ -142,7 +150,7 @@ def rows_in(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         ) from error
 
 
-def _row_schema(rows: pa.Table, task: WriteTask) -> pa.Schema:
+def row_schema(rows: pa.Table, task: WriteTask) -> pa.Schema:
     """Return the schema to convert rows to; rows to delete need not have all columns."""
     if task.operation is not Operation.DELETE:
         return task.data_schema

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -207,6 +208,66 @@ def keys_not_in_base(task: WriteTask, item: FileSlice, base: str) -> pa.Array:
     """Return the keys that a slice has rows for and a base file does not contain."""
     keys = as_array(_merged_keys(task, item))
     return keys.take(pa.array(np.setdiff1d(np.arange(len(keys)), _keys_in_file(task, base, keys))))
+
+
+# Of several slices with one key, that with the least rank has its row: those without log files,
+# then the last one whose log files did not delete the row, then the others.
+_LIVE_DESPITE_LOGS, DELETED_BY_LOGS, _RANKS = 1 << 40, 1 << 41, 1 << 32
+
+NumberedSlice: TypeAlias = tuple[int, FileSlice]
+
+
+def ranked_keys(
+    task: WriteTask, item: FileSlice, number: int
+) -> Iterator[tuple[pa.Array, Positions | int]]:
+    """Return batches of the keys that a slice contains, each with the rank of its row.
+
+    `number` counts the slices of a partition. Among all slices of the partition the least rank of a
+    key names the slice that `lookup_keys` finds for it.
+    """
+    live: pa.Array | None = None
+    if item.logs:
+        live = as_array(_merged_keys(task, item))
+    if item.base is not None:
+        for keys in _all_keys(task, item.path(item.base)):
+            if live is None:
+                yield keys, number
+                continue
+            is_live = np.asarray(pc.is_in(keys, value_set=live))
+            yield keys, np.where(is_live, _live_rank(number), DELETED_BY_LOGS + number)
+            live = live.filter(pc.invert(pc.is_in(live, value_set=keys)))
+    if live is not None and len(live):
+        yield live, _live_rank(number)
+
+
+def number_slices(slices: Iterable[FileSlice]) -> tuple[NumberedSlice, ...]:
+    """Return slices with their numbers within their partitions."""
+    counters: dict[str, int] = {}
+    numbered = []
+    for item in slices:
+        number = counters.get(item.partition, 0)
+        counters[item.partition] = number + 1
+        numbered.append((number, item))
+    return tuple(numbered)
+
+
+def ranks_of(number: int) -> tuple[int, ...]:
+    """Return all ranks that keys of a slice may have."""
+    return (number, _live_rank(number), DELETED_BY_LOGS + number)
+
+
+def _live_rank(number: int) -> int:
+    return _LIVE_DESPITE_LOGS + _RANKS - number
+
+
+def _all_keys(task: WriteTask, path: str) -> Iterator[pa.Array]:
+    with task.storage.open_input(path) as source, errors_in_file(path):
+        file = _open_parquet(source, path)
+        try:
+            for batch in file.iter_batches(columns=[RECORD_KEY], use_threads=False):
+                yield batch.column(0)
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptError("a base file cannot be read", cause=str(error)) from error
 
 
 def file_shape(storage: Storage, path: str) -> FileShape:
@@ -413,6 +474,12 @@ class PartitionState:
                 estimate=settings.record_size_estimate,
             )
             yield position, room
+
+    def file_ids_to_replace(self) -> tuple[str, ...]:
+        """Return all file groups of the partition; raise if a pending clustering includes one."""
+        for item in self.slices:
+            self.check_not_clustering(item)
+        return tuple(item.file_id for item in self.slices)
 
     def check_not_clustering(self, item: FileSlice) -> None:
         """Raise if a pending clustering plan includes the slice: its rows must not change."""

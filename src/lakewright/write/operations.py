@@ -1,15 +1,9 @@
-"""What a task does with its rows: bulk insert, insert, or merge with the rows of the table.
-
-`run_task` writes the rows of one task, and `run_deferred` the work that other tasks deferred. Both
-run in Spark's executors and in the local engine.
-"""
+"""What a task does with rows: bulk insert, insert, or merge with the rows of the table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -18,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakewright.errors import InvalidError, LakewrightError
+from lakewright.errors import InvalidError
 from lakewright.format.delete_block import DeleteRecords
 from lakewright.model.file_group import FileSlice
 from lakewright.model.merge import (
@@ -29,7 +23,7 @@ from lakewright.model.merge import (
     rows_marked_deleted,
 )
 from lakewright.model.record_keys import bucket_ids
-from lakewright.model.schema import OPERATION, PARTITION_PATH, RECORD_KEY
+from lakewright.model.schema import OPERATION, RECORD_KEY
 from lakewright.scan.slice_reader import batches_of
 from lakewright.storage.base import map_in_threads
 from lakewright.utils.arrow_rows import (
@@ -37,19 +31,15 @@ from lakewright.utils.arrow_rows import (
     as_array,
     cast_in_pieces,
     is_in,
-    split_by_size,
     take_rows,
     without_large_type,
 )
-from lakewright.utils.bin_packing import batches_by_size
-from lakewright.write.base_file_writer import abort_on_failure
 from lakewright.write.file_group_writer import FileGroupWriter, RollingWriter
 from lakewright.write.gathered_rows import GatheredRows
 from lakewright.write.incoming_rows import (
     MOVED_COLUMN,
     as_merge_input,
     by_partition,
-    to_table_schema,
     without_deleted,
 )
 from lakewright.write.index import (
@@ -60,14 +50,8 @@ from lakewright.write.index import (
     live_keys,
     lookup_keys,
 )
-from lakewright.write.spill import decode_changes, is_file_bound, load_spilled_rows
 from lakewright.write.task import (
-    DeferredPartition,
-    DeferredWork,
-    Operation,
-    WriteStatus,
     WriteTask,
-    WriteToken,
 )
 
 Item = TypeVar("Item")
@@ -124,12 +108,7 @@ def insert_rows(groups: FileGroupWriter, partition: PartitionState, rows: Gather
     """Insert the rows of one partition, without merging them with rows of the table."""
     task = groups.task
     columns = rows.columns()
-    chosen = np.arange(len(rows))
-    if task.delete_columns:
-        chosen = np.flatnonzero(~rows_marked_deleted(columns, task.merge_rule))
-    if task.settings.combine_before_insert:
-        merged = _merge_incoming(take_rows(columns, chosen), task)
-        chosen = chosen[merged.row[~merged.deleted]]
+    chosen = rows_to_insert(rows, task)
     if not task.operation.replaces and task.settings.duplicate_policy != "none":
         keys = take_rows(columns.select([RECORD_KEY]), chosen).column(0)
         chosen = chosen[_are_new(groups, partition, keys)]
@@ -138,7 +117,7 @@ def insert_rows(groups: FileGroupWriter, partition: PartitionState, rows: Gather
     if task.buckets:
         _insert_buckets(groups, partition, rows, chosen)
         return
-    small = () if task.operation.replaces else partition.small_files()
+    small = () if task.operation.replaces else _claimed_small_files(groups, partition)
     assigned = assign_to_small_files(small, len(chosen))
     ends = np.cumsum([count for _, count in assigned], dtype=np.int64)
     shares = np.split(chosen, ends)
@@ -149,6 +128,26 @@ def insert_rows(groups: FileGroupWriter, partition: PartitionState, rows: Gather
         else:
             share = len(shares[targets.index(position)])
             _extend(groups, partition, partition.slices[position], pieces, share)
+
+
+def rows_to_insert(rows: GatheredRows, task: WriteTask) -> Positions:
+    """Return the numbers of the rows to insert: not the deleted ones, and one of each key."""
+    columns = rows.columns()
+    chosen = np.arange(len(rows))
+    if task.delete_columns:
+        chosen = np.flatnonzero(~rows_marked_deleted(columns, task.merge_rule))
+    if task.settings.combine_before_insert:
+        merged = _merge_incoming(take_rows(columns, chosen), task)
+        chosen = chosen[merged.row[~merged.deleted]]
+    return chosen
+
+
+def _claimed_small_files(
+    groups: FileGroupWriter, partition: PartitionState
+) -> Iterator[tuple[int, int]]:
+    for position, room in partition.small_files():
+        if room and groups.claim(partition, partition.slices[position]):
+            yield position, room
 
 
 def _insert_buckets(
@@ -264,7 +263,7 @@ def merge_rows(groups: FileGroupWriter, partition: PartitionState, rows: Gathere
     for position, places in to_log:
         item = partition.slices[position]
         part = _own_rows(changes, places, next(pieces_of), task)
-        _append(groups, partition, item.file_id, part, item)
+        append_changes(groups, partition, item.file_id, part, item)
     defers = _defers(task, [partition.slices[position] for position, _ in to_base])
     for position, places in to_base:
         part = _own_rows(changes, places, next(pieces_of), task)
@@ -301,7 +300,7 @@ def _merge_buckets(
             continue
         item = partition.slices[position]
         if task.merge_on_read:
-            _append(groups, partition, item.file_id, part, item)
+            append_changes(groups, partition, item.file_id, part, item)
         else:
             new_keys = _count_new_keys(groups, item, part)
             _write_base(groups, partition, item, part, inserts=new_keys, defers=defers)
@@ -319,6 +318,17 @@ def _merge_incoming(columns: pa.Table, task: WriteTask) -> MergedLogRecords:
     numbers = np.full(len(changes.row), -1, np.int64)
     numbers[has_row] = upserts[changes.row[has_row]]
     return replace(changes, row=numbers)
+
+
+def winning_changes(rows: GatheredRows, task: WriteTask) -> MergedLogRecords:
+    """Return the winning version of each key, with all columns of its row."""
+    changes = _merge_incoming(rows.columns(), task)
+    places = np.arange(len(changes.keys))
+    (own,) = (
+        _own_rows(changes, places, pieces, task)
+        for pieces in rows.groups([_rows_of(changes, places)])
+    )
+    return own
 
 
 def _rows_of(changes: MergedLogRecords, places: Positions) -> Positions:
@@ -363,7 +373,7 @@ def _write_first_rows(
     """
     file_id = groups.bucket_file_id(partition, bucket)
     if groups.task.non_blocking:
-        _append(groups, partition, file_id, changes)
+        append_changes(groups, partition, file_id, changes)
         return
     rows = changes.winning_rows()
     if len(rows):
@@ -382,13 +392,14 @@ def _assign_new_keys(
     return assigned
 
 
-def _append(
+def append_changes(
     groups: FileGroupWriter,
     partition: PartitionState,
     file_id: str,
     changes: MergedLogRecords,
     item: FileSlice | None = None,
 ) -> None:
+    """Append merged changes to a file group as log files."""
     rows = changes.winning_rows()
     deletes = delete_records(partition.path, changes) if changes.deleted.any() else None
     marked = changes.row[changes.deleted & (changes.row >= 0)]
@@ -464,220 +475,7 @@ def _grouped(values: Positions) -> list[tuple[int, Positions]]:
     ]
 
 
-# Tasks: the rows of some partitions.
-
-
-# Bound for rows of file-bound partitions, kept until the task has read all its partitions.
-_MAX_FILE_BOUND_BYTES = 64 << 20
-# Bound for the rows, and the files to read, of all partitions that a task writes at once.
-_MAX_CONCURRENT_BYTES = 64 << 20
-_MAX_CONCURRENT = 1024
-# Rows are converted in pieces of this size: types, keys and paths need memory for both forms.
-_CONVERTED_BYTES = 64 << 20
-
-
-def run_task(task: WriteTask, token: WriteToken, batches: Iterable[pa.RecordBatch]) -> WriteStatus:
-    """Write the rows of one task.
-
-    A LakewrightError is returned in the status; the engine may raise it, to retry the task. The
-    rows of a partition must be contiguous, unless they are bulk inserted.
-    """
-    groups = FileGroupWriter(task, token)
-    try:
-        rows = _converted(task, token, batches)
-        return (
-            _run_bulk_insert(groups, rows)
-            if needs_no_shuffle(task)
-            else _run_by_partition(groups, rows)
-        )
-    except LakewrightError as error:
-        return groups.status(error=error)
-
-
-def run_deferred(task: WriteTask, token: WriteToken, works: Iterable[DeferredWork]) -> WriteStatus:
-    """Do work that other tasks deferred; a LakewrightError is returned in the status."""
-    groups = FileGroupWriter(task, token)
-    try:
-        _in_threads(task, partial(_do_deferred, groups), works, lambda work: work.size)
-        return groups.status()
-    except LakewrightError as error:
-        return groups.status(error=error)
-
-
-def _do_deferred(groups: FileGroupWriter, work: DeferredWork) -> None:
-    task = groups.task
-    if isinstance(work, DeferredPartition):
-        partition = PartitionState.load(task, work.partition)
-        rows = GatheredRows.of(
-            load_spilled_rows(task, work.rows), deciding_columns(task), groups.token.folder
-        )
-        _write(groups, partition, rows)
-        return
-    with _size_errors(partition=work.partition, file_id=work.item.file_id):
-        stored = pa.concat_tables(load_spilled_rows(task, work.changes))
-        changes = decode_changes(stored, task.stored_schema)
-        merge_group(groups, work.partition, work.item, changes, inserts=work.inserts)
-
-
-def needs_no_shuffle(task: WriteTask) -> bool:
-    """Whether rows of one partition may be in several tasks, which all write their own files."""
-    settings = task.settings
-    compared = settings.combine_before_insert or settings.duplicate_policy != "none"
-    return task.operation is Operation.BULK_INSERT and not task.buckets and not compared
-
-
-def _run_bulk_insert(groups: FileGroupWriter, tables: Iterable[pa.Table]) -> WriteStatus:
-    with abort_on_failure(BulkWriter(groups)) as writer:
-        for rows in tables:
-            with _size_errors(rows=len(rows), bytes=rows.nbytes):
-                writer.write(rows)
-        writer.close()
-    return groups.status()
-
-
-def _run_by_partition(groups: FileGroupWriter, tables: Iterable[pa.Table]) -> WriteStatus:
-    task = groups.task
-    replaced: dict[str, tuple[str, ...]] = {}
-    file_bound: list[tuple[PartitionState, GatheredRows]] = []
-    gathered = _partitions(task, groups.token, tables)
-    for batch in batches_by_size(
-        gathered, lambda item: item[1].nbytes, _MAX_CONCURRENT_BYTES, _at_once(task)
-    ):
-        row_bound: list[tuple[PartitionState, GatheredRows]] = []
-        paths = [path for path, _ in batch]
-        partitions = map_in_threads(partial(PartitionState.load, task), paths)
-        for partition, (path, rows) in zip(partitions, batch, strict=True):
-            if task.operation.replaces:
-                replaced[path] = tuple(item.file_id for item in partition.slices)
-                for item in partition.slices:
-                    partition.check_not_clustering(item)
-            is_bound = is_file_bound(partition.read_bytes, rows.nbytes)
-            (file_bound if is_bound else row_bound).append((partition, rows))
-        _write_all(groups, row_bound)
-        if sum(rows.nbytes for _, rows in file_bound) > _MAX_FILE_BOUND_BYTES:
-            _write_file_bound(groups, file_bound)
-            file_bound = []
-    _write_file_bound(groups, file_bound)
-    return groups.status(replaced)
-
-
-def _at_once(task: WriteTask) -> int:
-    """Return how many partitions a task writes at once: more than one only to hide latency."""
-    return _MAX_CONCURRENT if task.storage.is_remote else 1
-
-
-def _in_threads(
-    task: WriteTask,
-    work: Callable[[Item], None],
-    items: Iterable[Item],
-    size: Callable[[Item], int],
-) -> None:
-    """Do the work of several small items at once; large ones have the memory of the task alone."""
-    for batch in batches_by_size(items, size, _MAX_CONCURRENT_BYTES, _at_once(task)):
-        map_in_threads(work, batch)
-
-
-def _write_all(
-    groups: FileGroupWriter, partitions: Iterable[tuple[PartitionState, GatheredRows]]
-) -> None:
-    """Write the rows of some partitions."""
-    _in_threads(
-        groups.task,
-        lambda item: _write(groups, *item),
-        partitions,
-        lambda item: item[0].read_bytes + item[1].nbytes,
-    )
-
-
-def _write(groups: FileGroupWriter, partition: PartitionState, rows: GatheredRows) -> None:
-    with closing(rows), _size_errors(partition=partition.path, rows=len(rows), bytes=rows.nbytes):
-        if groups.task.operation.merges:
-            merge_rows(groups, partition, rows)
-        else:
-            insert_rows(groups, partition, rows)
-
-
-def _write_file_bound(
-    groups: FileGroupWriter, file_bound: Sequence[tuple[PartitionState, GatheredRows]]
-) -> None:
-    """Write rows whose work is mostly reading files, or defer them if it is much work."""
-    read_bytes = sum(partition.read_bytes for partition, _ in file_bound)
-    defers = len(file_bound) > 1 and read_bytes > groups.task.settings.defer_bytes
-    if not defers:
-        _write_all(groups, file_bound)
-        return
-    for partition, rows in file_bound:
-        with closing(rows):
-            groups.defer(partition, rows.tables())
-
-
-@contextmanager
-def _size_errors(**facts: object) -> Iterator[None]:
-    """Raise InvalidError where rows exceed the memory of a worker or a limit of Arrow.
-
-    Spark would run the task again and again, with the same rows.
-    """
-    try:
-        yield
-    except MemoryError as error:
-        raise InvalidError(
-            "a worker has too little memory for these rows: give executors more memory for Python, "
-            "or write fewer rows at once",
-            **facts,
-            cause=str(error),
-        ) from error
-    except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
-        if not isinstance(error, pa.ArrowCapacityError) and "overflow" not in str(error):
-            raise
-        raise InvalidError(
-            "values of these rows are too large for Arrow, which holds 2 GiB of one column "
-            "together: write fewer rows at once, or shorter values",
-            **facts,
-            cause=str(error),
-        ) from error
-
-
 def deciding_columns(task: WriteTask) -> Callable[[pa.Schema], list[str]]:
     """Return the function that selects the columns that decide where a row goes and which wins."""
     needed = {RECORD_KEY, MOVED_COLUMN, OPERATION, *task.merge_rule.ordering, *task.delete_columns}
     return lambda schema: [name for name in schema.names if name in needed]
-
-
-def _converted(
-    task: WriteTask, token: WriteToken, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.Table]:
-    first = 0
-    for batch in batches:
-        with _size_errors(rows=batch.num_rows, bytes=batch.nbytes):
-            for rows in split_by_size(pa.Table.from_batches([batch]), _CONVERTED_BYTES):
-                yield to_table_schema(rows, task, token, first)
-                first += len(rows)
-
-
-def _partitions(
-    task: WriteTask, token: WriteToken, tables: Iterable[pa.Table]
-) -> Iterator[tuple[str, GatheredRows]]:
-    """Return the rows of each partition; those of a partition must be contiguous."""
-    finished: set[str] = set()
-    current: str | None = None
-    rows = GatheredRows(deciding_columns(task), token.folder)
-    try:
-        for table in tables:
-            for path, part in by_partition(table):
-                if path != current:
-                    if current is not None:
-                        yield current, rows
-                    if path in finished:
-                        raise InvalidError(
-                            "rows of one partition came apart",
-                            partition=path,
-                            column=PARTITION_PATH,
-                        )
-                    finished.add(path)
-                    current, rows = path, GatheredRows(deciding_columns(task), token.folder)
-                rows.add(part)
-        if current is not None:
-            yield current, rows
-    except BaseException:
-        rows.close()
-        raise

@@ -142,7 +142,7 @@ def run_until_done(
 
 def delete_spill(task: WriteTask, outcomes: Sequence[WriteStatus]) -> None:
     """Delete the spilled rows; those of a crashed process are deleted by cleans."""
-    if any(status.deferred for status in outcomes):
+    if any(status.deferred or status.has_spilled for status in outcomes):
         with suppress(UnavailableError):
             task.storage.unsynced().delete_folder(spill_folder(task.instant))
 

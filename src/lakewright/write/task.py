@@ -215,7 +215,9 @@ class WriteStatus:
     """What one worker did: a write stat for each file, the replaced file groups, and its error.
 
     `deferred` is work for other tasks, `notes` are counts for the commit's extra metadata,
-    `late_rows` are the late rows by partition.
+    `late_rows` are the late rows by partition. `partitions` are those whose rows it got targets
+    for, `too_large` those of which it got too many rows: it wrote none of these. `has_spilled` is
+    set if it stored files that are to be deleted with spilled rows.
     """
 
     stats: tuple[WriteStat, ...] = ()
@@ -224,6 +226,9 @@ class WriteStatus:
     deferred: tuple[DeferredWork, ...] = ()
     notes: Mapping[str, int] = field(default_factory=dict)
     late_rows: Mapping[str, int] = field(default_factory=dict)
+    partitions: tuple[str, ...] = ()
+    too_large: tuple[str, ...] = ()
+    has_spilled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,6 +232,14 @@ class WriteSettings:
         doc="How many bytes of files a task reads or rewrites for few rows itself, before it "
         "defers the work to tasks of its own.",
     )
+    max_partition_bytes: int = option(
+        "lakewright.write.partition.max.bytes",
+        536_870_912,
+        parse=at_least(1),
+        doc="How many bytes of rows that come into one partition a task compares with the table "
+        "by itself. If there are more, the write looks keys up by a join, and no task gets more "
+        "than the changes of a file group.",
+    )
     allow_missing_columns: bool = option(
         "hoodie.write.set.null.for.missing.columns",
         False,

@@ -39,7 +39,6 @@ from lakewright.model.table_config import (
 from lakewright.model.workload_profile import planned_metadata
 from lakewright.table.commit_request import CommitContributor, CommitValidator
 from lakewright.table.freshness import load_watermark
-from lakewright.table.markers import delete_markers_for
 from lakewright.table.options import ClusteringUpdateStrategy, Concurrency
 from lakewright.table.snapshot import FilesByPartition, Snapshot
 from lakewright.table.transaction import (
@@ -58,6 +57,7 @@ from lakewright.write.commit_hooks import (
     TtlCheckContributor,
     validate_callbacks,
 )
+from lakewright.write.distribution import delete_written_files
 from lakewright.write.incoming_rows import MOVED_COLUMN
 from lakewright.write.options import (
     check_index,
@@ -547,13 +547,9 @@ def raise_worker_errors(task: WriteTask, outcomes: Sequence[WriteStatus]) -> Non
     errors = [status.error for status in outcomes if status.error is not None]
     if not errors:
         return
-    # These task attempts have finished, so their markers can be deleted at once. If another process
-    # rolled this write back (expired heartbeat), there are no markers: delete files by their stats.
-    paths = [path for status in outcomes for stat in status.stats for path in stat.paths]
-    if paths:
-        with suppress(UnavailableError):
-            task.storage.delete_many(paths)
-            delete_markers_for(task.storage, task.instant, paths)
+    # Report the error of the worker; a rollback deletes what is left.
+    with suppress(UnavailableError):
+        delete_written_files(task, outcomes)
     raise errors[0]
 
 

@@ -19,7 +19,7 @@ from lakewright.model.merge import MergeRule, Upserts, merge_logs, merge_with_ba
 from lakewright.model.schema import META_COLUMNS, META_FIELDS
 from lakewright.spark.worker_environment import local_folder
 from lakewright.utils import arrow_rows
-from lakewright.write import gathered_rows, operations, spill
+from lakewright.write import gathered_rows, spill, task_runner
 from lakewright.write.gathered_rows import GatheredRows
 from lakewright.write.spill import SpillFile
 from lakewright.write.task import Operation
@@ -37,7 +37,7 @@ def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow_rows, "_SMALL_BYTES", 0)
     monkeypatch.setattr(gathered_rows, "PIECE_BYTES", 2_000)
     monkeypatch.setattr(GatheredRows, "max_bytes", 1_500)
-    monkeypatch.setattr(operations, "_CONVERTED_BYTES", 1_000)
+    monkeypatch.setattr(task_runner, "_CONVERTED_BYTES", 1_000)
     monkeypatch.setattr(spill, "_BATCH_ROWS", 3)
 
 
@@ -258,9 +258,9 @@ def test_rows_that_are_too_large_are_an_error_of_ours(
         raise failure.error
 
     name = {"UPSERT": "merge_rows", "INSERT": "insert_rows", "BULK_INSERT": "by_partition"}
-    monkeypatch.setattr(operations, name[operation], fail)
+    monkeypatch.setattr(task_runner, name[operation], fail)
     if operation == "BULK_INSERT":
-        monkeypatch.setattr(operations.BulkWriter, "write", fail)
+        monkeypatch.setattr(task_runner.BulkWriter, "write", fail)
     table = WrittenTable().create()
     with pytest.raises(InvalidError, match=failure.message) as caught:
         table.write(operation, [row("a"), row("b")])

@@ -13,8 +13,8 @@ from lakewright.errors import UnavailableError
 from lakewright.model.file_group import PARTITION_METADATA
 from lakewright.storage.memory import MemoryStorage
 from lakewright.testing.storage import CountingStorage
-from lakewright.write.operations import run_task
 from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
+from lakewright.write.task_runner import run_task
 from lakewright.write.writer import RowSource
 from support.tables import SCHEMA, WrittenTable, row
 
