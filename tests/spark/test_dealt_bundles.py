@@ -30,14 +30,13 @@ def test_each_task_gets_one_bundle(
     assert len(answers) == min(count, spark.sparkContext.defaultParallelism * 3)
 
 
-def test_parallelism_is_that_of_the_cluster_now(spark: SparkSession) -> None:
+def test_parallelism_is_that_of_the_cluster_now(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not kept in the session: executors come and go."""
-    key = "spark.sql.leafNodeDefaultParallelism"
     asked = []
-    try:
-        for cores in ("3", "7"):
-            spark.conf.set(key, cores)
-            asked.append(writer._parallelism(spark))
-    finally:
-        spark.conf.unset(key)
+    for cores in (3, 7):
+        now = property(lambda _, cores=cores: cores)
+        monkeypatch.setattr(type(spark.sparkContext), "defaultParallelism", now)
+        asked.append(writer._parallelism(spark))
     assert asked == [3, 7]

@@ -42,7 +42,8 @@ def write_file(storage: ObjectStorage, pieces: int, error: Exception | None = No
 
 
 def unfinished(server: S3Server) -> list[Any]:
-    return server.client().list_multipart_uploads(Bucket="lake").get("Uploads", [])
+    answer = server.client().list_multipart_uploads(Bucket="lake")
+    return list(answer.get("Uploads", []))
 
 
 @pytest.mark.parametrize("free", [1, 0], ids=["uploaded meanwhile", "kept on disk"])
