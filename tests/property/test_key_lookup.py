@@ -22,6 +22,7 @@ from lakewright.scan.scan_plan import plan_scan
 from lakewright.scan.slice_reader import read_slices
 from lakewright.table.snapshot import load_snapshot
 from lakewright.testing.storage import CountingStorage
+from lakewright.utils import arrow_rows
 from lakewright.write import index
 from lakewright.write.index import NOWHERE, Positions, lookup_keys
 from lakewright.write.task import Operation, WriteStatus, WriteTask
@@ -191,7 +192,7 @@ def test_the_wanted_keys_are_indexed_a_few_times(monkeypatch: pytest.MonkeyPatch
         sizes.append((len(values), len(keys)))
         return compare(values, keys)
 
-    compare = index.index_in
+    compare = arrow_rows.index_in
     monkeypatch.setattr(index, "index_in", noted)
     found = many_files(30, 10, ordered=False)
     wanted = pa.array([f"k{n:06d}" for n in range(0, 300, 3)])
