@@ -58,6 +58,10 @@ _WRITER_OPTIONS: dict[str, Any] = {
 _PARQUET_ERRORS = (pa.ArrowException, LookupError, MemoryError, OSError, OverflowError, ValueError)
 
 
+# After every text, in letters as in bytes.
+NO_END = "\U0010ffff"
+
+
 @dataclass(frozen=True, slots=True)
 class ArchivedInstant:
     """One archived instant, with the raw bytes of its completed file and of its plan, if any.
@@ -83,10 +87,10 @@ class Selection:
     """
 
     first: str = ""
-    last: str = "9"
+    last: str = NO_END
     times: frozenset[str] | None = None
     completed_from: str = ""
-    completed_until: str = "9"
+    completed_until: str = NO_END
     actions: frozenset[str] | None = None
     content: tuple[str, ...] = ()
 

@@ -43,7 +43,8 @@ def write_file(storage: ObjectStorage, pieces: int, error: Exception | None = No
 
 def unfinished(server: S3Server) -> list[Any]:
     answer = server.client().list_multipart_uploads(Bucket="lake")
-    return list(answer.get("Uploads", []))
+    uploads: list[Any] = answer.get("Uploads", [])
+    return uploads
 
 
 @pytest.mark.parametrize("free", [1, 0], ids=["uploaded meanwhile", "kept on disk"])

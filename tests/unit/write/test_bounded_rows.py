@@ -21,6 +21,7 @@ from lakewright.spark.worker_environment import local_folder
 from lakewright.utils import arrow_rows
 from lakewright.write import gathered_rows, spill, task_runner
 from lakewright.write.gathered_rows import GatheredRows
+from lakewright.write.operations import BulkWriter
 from lakewright.write.spill import SpillFile
 from lakewright.write.task import Operation
 from support.soak import SOAK, sized
@@ -255,7 +256,7 @@ def test_rows_that_are_too_large_are_an_error_of_ours(
     name = {"UPSERT": "merge_rows", "INSERT": "insert_rows", "BULK_INSERT": "by_partition"}
     monkeypatch.setattr(task_runner, name[operation], fail)
     if operation == "BULK_INSERT":
-        monkeypatch.setattr(task_runner.BulkWriter, "write", fail)
+        monkeypatch.setattr(BulkWriter, "write", fail)
     table = WrittenTable().create()
     with pytest.raises(InvalidError, match=failure.message) as caught:
         table.write(operation, [row("a"), row("b")])
