@@ -52,10 +52,9 @@ def masked_by_hand(table: WrittenTable, plan: ScanPlan) -> Counter[str]:
 
 
 def history(**create: object) -> WrittenTable:
-    # Masks are for base files that are larger than their logs.
-    table = WrittenTable(defaults={"hoodie.parquet.bloom.filter.enabled": "true"}).create(
-        "MERGE_ON_READ", **create
-    )  # type: ignore[arg-type]
+    # Masks are for base files that are larger than their logs: a filter of the keys makes them so.
+    large = {"hoodie.parquet.bloom.filter.enabled": "true"}
+    table = WrittenTable(defaults=large).create("MERGE_ON_READ", **create)  # type: ignore[arg-type]
     table.write("BULK_INSERT", [row(f"k{n}", 5, "first", DAYS[n % 2]) for n in range(20)])
     table.upsert([row(f"k{n}", 6, "newer", DAYS[n % 2]) for n in range(4)])
     table.upsert([row(f"k{n}", 4, "late", DAYS[n % 2]) for n in range(2, 8)])

@@ -167,7 +167,7 @@ def test_sorting_on_disk_returns_the_same_rows(
 def test_a_file_ends_when_it_is_large_enough() -> None:
     table = written("COPY_ON_WRITE", rows=900)
     options = clustering_options(
-        sort_columns="ts", target_file_max_bytes=5000, max_bytes_per_group=10**9
+        sort_columns="ts", target_file_max_bytes=4000, max_bytes_per_group=10**9
     )
     before = all_meta(table)
     metadata = ClusteredTable(table, options).run()
