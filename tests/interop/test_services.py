@@ -20,6 +20,8 @@ from lakewright.table.archived_timeline import load_manifest
 from support.soak import sized, some
 from support.tables import orphan_data_files
 
+pytestmark = pytest.mark.sampled(2)
+
 LOGS = Kind(files="mor-avro")
 INDEXED_LOGS = replace(LOGS, metadata="indexed")
 BUCKETS = Kind(index="bucket", files="mor-parquet", version="8", metadata="indexed")
