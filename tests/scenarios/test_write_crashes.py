@@ -16,6 +16,7 @@ from lakewright.storage.memory import MemoryStorage
 from lakewright.table.failed_writes import delete_orphan_files
 from lakewright.table.options import HeartbeatSettings
 from lakewright.table.snapshot import load_snapshot
+from lakewright.testing.clock import ManualClock
 from support.faults import RemoteInMemory, crash_points
 from support.soak import sized
 from support.tables import Row, WrittenTable, row
@@ -110,8 +111,9 @@ def files_of(table: WrittenTable) -> dict[str, bytes]:
 
 
 def fresh(start: dict[str, bytes]) -> WrittenTable:
-    table = WrittenTable(storage=MemoryStorage.fresh(start))
-    # The clock of the new process goes on from where the table is.
+    # Time and ids of the new process go on from where the table is: threads take ids in any order,
+    # and a file group of the table must not get a second file with the id of another.
+    table = WrittenTable(storage=MemoryStorage.fresh(start), clock=ManualClock(first_id=1000))
     table.clock.sleep(1)
     return table
 
