@@ -88,7 +88,8 @@ class FileGroupWriter:
         if not self.shares_partitions:
             return True
         self._has_spilled = True
-        path = f"{spill_folder(self.task.instant)}/claims/{partition.path}/{item.file_id}"
+        group = join_path(partition.path, item.file_id)
+        path = f"{spill_folder(self.task.instant)}/claims/{group}"
         try:
             self.task.storage.unsynced().create(path, str(self.token).encode())
         except ConflictError:

@@ -10,7 +10,8 @@ import pytest
 
 from lakewright.engine.local import ArrowRows, LocalEngine
 from lakewright.write.distribution import Distribution, first_distribution
-from lakewright.write.task import Operation, WriteStatus, WriteTask
+from lakewright.write.task import Operation, WriteStatus, WriteTask, WriteToken
+from lakewright.write.task_runner import run_task
 from lakewright.write.writer import RowSource
 from support.tables import NO_SERVICES, SCHEMA, WrittenTable, row
 
@@ -85,3 +86,31 @@ def test_nothing_of_a_partition_that_is_too_large_was_written_before() -> None:
     # One next base file, and one of new keys: what the first task had no room for is not there.
     assert len(written) == 2
     assert len(table.rows()) == 400
+
+
+class TwoTasks(LocalEngine):
+    """Divides the rows of each partition between two tasks, as Spark does with large ones."""
+
+    def write(self, task: WriteTask, rows: RowSource) -> Sequence[WriteStatus]:
+        assert isinstance(rows, ArrowRows)
+        halves = (rows.table.slice(0, len(rows.table) // 2), rows.table.slice(len(rows.table) // 2))
+        return [
+            run_task(task, WriteToken(number), half.to_batches(), Distribution.BALANCED)
+            for number, half in enumerate(halves)
+        ]
+
+
+@pytest.mark.parametrize("partition_by", [("day",), ()], ids=["partitions", "no partitions"])
+def test_of_several_tasks_one_writes_the_next_base_file_of_a_small_file_group(
+    partition_by: tuple[str, ...],
+) -> None:
+    table = WrittenTable(options=NO_SERVICES).create(partition_by=partition_by)
+    table.write("INSERT", [row("k0")])
+    rows = pa.Table.from_pylist([row(f"k{n}") for n in range(1, 5)], SCHEMA)
+    replace(table.writer(), local_engine=TwoTasks()).write(Operation.INSERT, ArrowRows(rows))
+    assert [record["id"] for record in table.rows()] == ["k0", "k1", "k2", "k3", "k4"]
+    folder = "2026-01-01" if partition_by else ""
+    files = [file.name for file in table.storage.list_files(folder) if ".parquet" in file.name]
+    assert len(files) == 3
+    assert len({name.split("_")[0] for name in files}) == 2
+    assert not [file for file in table.storage.list_tree(".hoodie") if "claims" in file.path]
