@@ -25,7 +25,7 @@ from support.queries import Change, apply_changes, read_changes
 from support.soak import some
 from support.tables import CDC_SCHEMA, NO_SERVICES, Row, WrittenTable, row
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.thorough
 
 COW, MOR = "COPY_ON_WRITE", "MERGE_ON_READ"
 MODES = ("OP_KEY_ONLY", "DATA_BEFORE", "DATA_BEFORE_AFTER")

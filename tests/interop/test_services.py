@@ -17,6 +17,8 @@ from lakewright.model.instant import Action
 from support.soak import sized, some
 from support.tables import orphan_data_files
 
+pytestmark = pytest.mark.sampled(2)
+
 LOGS = Kind(files="mor-avro")
 INDEXED_LOGS = replace(LOGS, metadata="indexed")
 BUCKETS = Kind(index="bucket", files="mor-parquet", version="8", metadata="indexed")
