@@ -49,22 +49,20 @@ from lakewright.format.timeline_metadata import (
     parse_rollback_plan,
 )
 from lakewright.model.commit_metadata import (
+    NO_PROFILE,
     SERVICE_OPERATIONS,
     CommitMetadata,
+    WorkloadProfile,
     WriteStat,
+    changes_no_group,
     is_log,
+    workload_profile,
 )
 from lakewright.model.file_group import LogFile, parse_data_file
 from lakewright.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, State
 from lakewright.model.path_patterns import matches_any
 from lakewright.model.plans import ClusteringPlan, CompactionPlan
 from lakewright.model.timeline import Timeline
-from lakewright.model.workload_profile import (
-    NO_PROFILE,
-    WorkloadProfile,
-    changes_no_group,
-    workload_profile,
-)
 from lakewright.table.markers import marked_files
 from lakewright.table.properties import read_optional
 from lakewright.table.snapshot import Snapshot, load_snapshot

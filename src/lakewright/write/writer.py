@@ -23,7 +23,7 @@ from lakewright.format.avro.schema import arrow_schema
 from lakewright.format.schema_evolution import check_column_names, evolved
 from lakewright.format.timeline_metadata import format_commit, format_requested_replace
 from lakewright.metrics.meter import MetricsRecorder
-from lakewright.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from lakewright.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat, planned_metadata
 from lakewright.model.event_time import check_event_time
 from lakewright.model.file_group import GroupKey
 from lakewright.model.instant import Action, Instant, InstantTime
@@ -36,7 +36,6 @@ from lakewright.model.table_config import (
     TableConfig,
     TableType,
 )
-from lakewright.model.workload_profile import planned_metadata
 from lakewright.table.freshness import load_watermark
 from lakewright.table.markers import delete_markers_for
 from lakewright.table.options import ClusteringUpdateStrategy, Concurrency

@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 
 from lakewright.format.timeline_metadata import format_commit, parse_commit
-from lakewright.model.commit_metadata import CommitMetadata, WriteStat
-from lakewright.model.instant import WRITE_ACTIONS, State
-from lakewright.model.workload_profile import (
+from lakewright.model.commit_metadata import (
     NO_PROFILE,
+    CommitMetadata,
     WorkloadProfile,
+    WriteStat,
     planned_metadata,
     workload_profile,
 )
+from lakewright.model.instant import WRITE_ACTIONS, State
 from lakewright.storage.local import LocalStorage
 from lakewright.table.snapshot import load_snapshot
 from support.golden import NAMES, GoldenTables
