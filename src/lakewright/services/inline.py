@@ -19,10 +19,9 @@ from lakewright.model.table_config import TableConfig, TableType
 from lakewright.options import option, option_keys, parse_bool, settings_from
 from lakewright.services.base import AnyTableService
 from lakewright.services.compaction.options import TRIGGER, CompactionTrigger
-from lakewright.services.metrics import not_due, record_outcome
 from lakewright.services.planning import superseded_plans
 from lakewright.services.registry import service_by_name
-from lakewright.services.runner import ServiceRunner
+from lakewright.services.runner import ServiceRunner, not_due, record_outcome
 from lakewright.table.snapshot import Snapshot, load_snapshot
 from lakewright.write.commit_hooks import is_ttl_triggered, ttl_settings_or_off
 from lakewright.write.writer import Commit

@@ -39,16 +39,27 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from lakewright.clock import Clock, zone_of
 from lakewright.engine.base import Engine, LazyEngine
-from lakewright.errors import ConflictError, InvalidError, LakewrightError, errors_in_file
+from lakewright.errors import (
+    ConflictError,
+    InvalidError,
+    LakewrightError,
+    errors_in_file,
+    kind_of,
+)
 from lakewright.metrics.meter import MetricsRecorder
-from lakewright.model.commit_metadata import SERVICE_OPERATIONS, CleanMetadata, CommitMetadata
+from lakewright.model.commit_metadata import (
+    DELETE_PARTITION,
+    SERVICE_OPERATIONS,
+    CleanMetadata,
+    CommitMetadata,
+)
 from lakewright.model.instant import REWRITES, Action, Instant, InstantTime, State
 from lakewright.model.plans import ESCALATED, EVENT_TIME_THRESHOLD, RollbackCause, Skip
 from lakewright.options import option, option_keys, parse_bool, settings_from
@@ -62,13 +73,7 @@ from lakewright.services.base import (
     with_service_metadata,
 )
 from lakewright.services.clustering.planner import is_left_to_next_plan
-from lakewright.services.metrics import (
-    not_due,
-    record_clean,
-    record_debt,
-    record_failures,
-    record_outcome,
-)
+from lakewright.services.compaction_debt import load_debt
 from lakewright.services.planning import plans_to_supersede
 from lakewright.services.registry import service_by_name, service_of_plan, services
 from lakewright.services.rewrite import RewriteMetadata
@@ -94,6 +99,9 @@ from lakewright.table.snapshot import Snapshot, delete_planless_clean, load_snap
 from lakewright.table.time_generator import format_epoch_ms, next_instant_time
 from lakewright.table.transaction import TransactionManager
 from lakewright.write.writer import Commit, commit_result, commit_with_hooks
+
+NOT_DUE = "not_due"
+_NOTHING_TO_DO = "nothing_to_do"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +271,7 @@ class ServiceRunner:
     def _execute(self, scheduled: _ScheduledPlan) -> Commit:
         is_rewrite = scheduled.instant.action.is_rewrite
         cancellable = is_rewrite and scheduled.plan.cancellable
-        with record_failures(self.meter, scheduled.service.name, cancellable=cancellable):
+        with _record_failures(self.meter, scheduled.service.name, cancellable=cancellable):
             if not is_rewrite:
                 return self._execute_metadata_plan(scheduled)
             try:
@@ -292,7 +300,7 @@ class ServiceRunner:
         service, started_ms = service_by_name(name), self.clock.monotonic_ms()
         outcome = self._run(service, triggered=triggered, skip_pre_plan=skip_pre_plan)
         if service.name == "compaction":
-            record_debt(self.meter, lambda: self.planning_context(load_snapshot(self.storage)))
+            _record_debt(self.meter, lambda: self.planning_context(load_snapshot(self.storage)))
         return record_outcome(
             self.meter, service.name, outcome, self.clock.monotonic_ms() - started_ms
         )
@@ -306,7 +314,7 @@ class ServiceRunner:
         self, service: AnyTableService, *, triggered: bool, skip_pre_plan: bool
     ) -> Commit | Skip:
         if service.writes or not service.action:
-            with record_failures(self.meter, service.name):
+            with _record_failures(self.meter, service.name):
                 run = self._run_as_write if service.writes else self._run_under_lock
                 return run(service)
         pre_planned = None if skip_pre_plan else self.pre_plan(service)
@@ -417,7 +425,7 @@ class ServiceRunner:
         result = service.execute(context, scheduled.plan)
         data = METADATA_ONLY_RESULTS[planned.action].format(result)
         commit = _metadata_commit(complete_metadata_action(self.writer, planned, data), result)
-        record_clean(self.meter, result)
+        _record_clean(self.meter, result)
         dependents = self._run_dependents(service.name, self.planning_context(context.snapshot))
         return replace(commit, services=tuple(dependents))
 
@@ -629,3 +637,56 @@ def _metadata_commit(instant: Instant, result: CleanMetadata) -> Commit:
         partitions=tuple(sorted(result.partitions)),
         files=result.files_deleted,
     )
+
+
+# Metrics of services: skipped runs and their reasons, failures, compaction debt.
+
+
+def not_due(skip: Skip) -> Skip:
+    """Return the Skip with the kind that says that a trigger, not a planner, decided it."""
+    return replace(skip, kind=NOT_DUE)
+
+
+@contextmanager
+def _record_failures(
+    meter: MetricsRecorder, service: str, *, cancellable: bool = False
+) -> Iterator[None]:
+    """Count an execution that fails, and whether it was preempted."""
+    try:
+        yield
+    except LakewrightError as error:
+        if cancellable and isinstance(error, ConflictError):
+            meter.count("service.preempted", service=service)
+        meter.count("service.failed", service=service, error=kind_of(error))
+        raise
+
+
+def record_outcome(
+    meter: MetricsRecorder, service: str, outcome: Commit | Skip, took_ms: int = 0
+) -> Commit | Skip:
+    """Record what a service did, or why it did nothing; returns `outcome` unchanged."""
+    if isinstance(outcome, Skip):
+        meter.count("service.skipped", service=service, reason=outcome.kind or _NOTHING_TO_DO)
+    elif service == "archive":
+        meter.gauge([("archive.duration", took_ms), ("archive.numInstantsArchived", outcome.files)])
+        meter.count("archive.completed.counter")
+    elif service == "ttl" and outcome.operation == DELETE_PARTITION:
+        meter.count("ttl.numPartitionsExpired", len(outcome.partitions))
+    return outcome
+
+
+def _record_debt(meter: MetricsRecorder, load_context: Callable[[], PlanningContext]) -> None:
+    """Record how many log files are uncompacted, if enabled; nothing if that cannot be loaded."""
+    if not meter.is_on or not meter.settings.debt:
+        return
+    with suppress(LakewrightError):
+        debt = load_debt(load_context())
+        meter.gauge([("debt.logFiles", debt.log_files), ("debt.logBytes", debt.log_bytes)])
+
+
+def _record_clean(meter: MetricsRecorder, result: CleanMetadata) -> None:
+    """Record what a clean did."""
+    meter.gauge(
+        [("clean.duration", result.took_ms), ("clean.numFilesDeleted", result.files_deleted)]
+    )
+    meter.count("clean.completed.counter")
