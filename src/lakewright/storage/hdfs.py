@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow as pa
 
+from lakewright.clock import SystemClock
 from lakewright.errors import (
     ConflictError,
     CorruptError,
@@ -232,6 +233,9 @@ def _java_error(error: Exception) -> str:
 # The storage.
 
 _BUFFER = 1024 * 1024
+# The least size of a block that a NameNode accepts, unless its administrator lowers it.
+_MIN_BLOCK = 1024 * 1024
+_LENGTH_PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,9 +392,25 @@ class HdfsStorage(RemoteStorage):
             level = [child for _, folders in scanned for child in folders]
 
     def _open(self, path: str) -> FileReader:
+        """Open a file once it has its whole length.
+
+        Where the NameNode lets writers close files before their DataNodes have reported the last
+        block (`dfs.namenode.file.close.num-committed-allowed`), a reader that comes first gets the
+        length without that block. The file's status has the whole length.
+        """
         full = self._full(path)
-        with reading(path):
-            return self._client.read(full)
+        for pause_s in (*_LENGTH_PAUSES_S, None):
+            with reading(path):
+                reader = self._client.read(full)
+                if len(reader) % _MIN_BLOCK:
+                    return reader  # it ends within a block, so its last block is there
+                if len(reader) == self._client.get_file_info(full).length:
+                    return reader
+            if pause_s is not None:
+                SystemClock().sleep(pause_s)
+        raise UnavailableError(
+            "the NameNode does not know the last block of the file yet", path=path
+        )
 
     def _read_open(self, path: str, reader: FileReader, offset: int, length: int | None) -> bytes:
         try:

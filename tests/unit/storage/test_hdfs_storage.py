@@ -235,6 +235,46 @@ def test_names_that_are_no_paths_are_passed_over(
     assert [file.path for file in storage.list_files("")] == ["f"]
 
 
+class LateBlock:
+    """A client that learns of a file's only block after it was opened some times."""
+
+    def __init__(self, data: bytes, opened_before: int) -> None:
+        self.data = data
+        self.opened_before = opened_before
+
+    def read(self, _: str) -> Reader:
+        self.opened_before -= 1
+        return Reader(self.data if self.opened_before < 0 else b"")
+
+    def get_file_info(self, _: str) -> SimpleNamespace:
+        return SimpleNamespace(length=len(self.data))
+
+
+class Reader(bytearray):
+    def read_range(self, offset: int, length: int) -> bytes:
+        return bytes(self[offset : offset + length])
+
+
+CLOSED_EARLY = {"a file": b"123", "a file that ends with a block": bytes(1024 * 1024)}
+
+
+@pytest.mark.parametrize("data", CLOSED_EARLY.values(), ids=list(CLOSED_EARLY))
+def test_a_file_is_read_once_its_last_block_is_known(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    monkeypatch.setattr("lakewright.storage.hdfs._LENGTH_PAUSES_S", (0, 0))
+    use(monkeypatch, LateBlock(data, opened_before=2))
+    assert storage.read("f") == data
+    use(monkeypatch, LateBlock(data, opened_before=2))
+    assert storage.read_range("f", 1, 2) == data[1:3]
+    use(monkeypatch, LateBlock(data, opened_before=2))
+    with storage.open_input("f") as source:
+        assert source.read() == data
+    use(monkeypatch, LateBlock(data, opened_before=3))
+    with pytest.raises(UnavailableError, match="last block"):
+        storage.read("f")
+
+
 class Namespace:
     """Names, as a NameNode has them; `fail_after` is raised when a rename is done."""
 
