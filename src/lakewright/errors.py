@@ -17,10 +17,12 @@ from contextlib import contextmanager
 class LakewrightError(Exception):
     """The base class of all errors of this library.
 
-    `facts` holds, by name, the values that the message ends with.
+    `facts` holds, by name, the values that the message ends with. `committed` is the instant of a
+    write that had completed when something after it failed: that write must not be repeated.
     """
 
     retryable = False
+    committed: str | None = None
 
     def __init__(self, message: str, **facts: object) -> None:
         fact_list = ", ".join(f"{name}={value!r}" for name, value in facts.items())
@@ -30,13 +32,28 @@ class LakewrightError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the facts through pickling: workers raise these errors in other processes."""
-        return (_rebuild, (type(self), self.message, self.facts))
+        return (_rebuild, (type(self), self.message, self.facts, self.committed))
 
 
 def _rebuild(
-    error_class: type[LakewrightError], message: str, facts: dict[str, object]
+    error_class: type[LakewrightError],
+    message: str,
+    facts: dict[str, object],
+    committed: str | None,
 ) -> LakewrightError:
-    return error_class(message, **facts)
+    error = error_class(message, **facts)
+    if committed is not None:
+        error.committed, error.retryable = committed, False
+    return error
+
+
+def after_commit(error: LakewrightError, instant: str, step: str) -> LakewrightError:
+    """Return an error of a step that followed a commit as one that must not be retried.
+
+    A caller that repeats the write because of it would insert the rows twice.
+    """
+    message = f"the write has completed, do not repeat it; {step} failed: {error.message}"
+    return _rebuild(type(error), message, error.facts, instant)
 
 
 class ConflictError(LakewrightError):

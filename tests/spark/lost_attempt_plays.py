@@ -31,6 +31,7 @@ Result = TypeVar("Result")
 # Its sitecustomize.py makes attempts on executors crash.
 FAULTS = Path(__file__).parent / "lost_attempts"
 PARTITIONS, KEYS = 6, 60
+COMMITTED = "committed"
 ALLOW = {"hoodie.block.writes.on.speculative.execution": "false"}
 QUIET = {"hoodie.clean.automatic": "false", "hoodie.archive.automatic": "false"}
 
@@ -92,7 +93,7 @@ class Play:
         cancelled = chance.random() < 1 / 3
         group = uuid.uuid4().hex
         ended = self._run(operation, changed, group, chance.uniform(0.1, 2.5) if cancelled else 0)
-        if ended == "committed":
+        if ended == COMMITTED:
             self.rows |= changed
         return ended
 
@@ -108,10 +109,13 @@ class Play:
             table = lw.open(self.address, spark=self.spark, options={**self.options})
             getattr(table, operation)(self._frame(rows), {**ALLOW, **QUIET})
         except LakewrightError as error:
-            return f"{type(error).__name__}: {error}"[:200]
+            # A compaction after the write may be cancelled as well.
+            return (
+                f"{type(error).__name__}: {error}"[:200] if error.committed is None else COMMITTED
+            )
         finally:
             timer.cancel()
-        return "committed"
+        return COMMITTED
 
     def _frame(self, rows: dict[str, tuple[str, int]]) -> DataFrame:
         data = [(key, day, version) for key, (day, version) in rows.items()]

@@ -21,8 +21,9 @@ from lakewright.catalog.planner import (
     require_same,
 )
 from lakewright.clock import Clock
-from lakewright.errors import LakewrightError, kind_of
+from lakewright.errors import LakewrightError, after_commit, kind_of
 from lakewright.metrics.meter import MetricsRecorder
+from lakewright.model.instant import InstantTime
 from lakewright.model.plans import Skip
 from lakewright.model.table_config import TableConfig, TableType
 from lakewright.storage.base import Storage
@@ -181,9 +182,16 @@ def sync(
 
 
 def sync_after_write(
-    storage: Storage, clock: Clock, options: Mapping[str, str], in_session: InSession
+    storage: Storage,
+    clock: Clock,
+    options: Mapping[str, str],
+    in_session: InSession,
+    committed: InstantTime,
 ) -> None:
-    """Sync if options enable it; a failure is a warning, unless they say otherwise."""
+    """Sync after the write at `committed`, if options enable it.
+
+    A failure is an error or a warning, as the options say.
+    """
     settings = sync_settings(options)
     if not settings.enabled:
         return
@@ -191,8 +199,7 @@ def sync_after_write(
         sync(storage, clock, options, in_session)
     except LakewrightError as error:
         if not settings.ignore_errors:
-            error.add_note("The write before it has completed; only the catalog was not updated.")
-            raise
+            raise after_commit(error, committed, "the update of the catalog") from error
         text = f"the catalog was not updated after the write, which has completed: {error}"
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 

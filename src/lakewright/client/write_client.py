@@ -155,10 +155,17 @@ class WriteClient:
         try:
             result = self._run(request, rows, services)
         except BaseException:
-            self._finish(services, failed=True)
+            self._finish(services, committed=None)
             raise
-        result = replace(result, services=(*result.services, *self._finish(services)))
-        sync_after_write(self.storage, self.clock, self.options, spark_catalog_sync(self._session))
+        beside = self._finish(services, committed=result.instant)
+        result = replace(result, services=(*result.services, *beside))
+        sync_after_write(
+            self.storage,
+            self.clock,
+            self.options,
+            spark_catalog_sync(self._session),
+            result.instant,
+        )
         return result
 
     def _run(self, request: WriteRequest, rows: RowSource, services: AsyncServices) -> Commit:
@@ -183,18 +190,20 @@ class WriteClient:
         return replace(self.services, engine=engine)
 
     def _finish(
-        self, services: AsyncServices, *, failed: bool = False
+        self, services: AsyncServices, *, committed: InstantTime | None
     ) -> tuple[Commit | Skip, ...]:
         """Wait for the services beside a write, unless they go on beside the next batch.
 
-        If the write has failed, its error counts, and those of services are warnings.
+        If nothing was committed, the error of the write counts, and those of services are warnings.
         """
         is_stream = services is self.stream_services
         if is_stream:
             services.start_round()
         outcomes = services.take() if is_stream else services.close()
-        if not failed:
-            return outcomes_for_writer(outcomes, self.options, stream=is_stream)
+        if committed is not None:
+            return outcomes_for_writer(
+                outcomes, self.options, stream=is_stream, committed=committed
+            )
         for outcome in outcomes:
             if outcome.error is not None:
                 warn_of(outcome.service, outcome.error)

@@ -38,7 +38,8 @@ from functools import partial
 from typing import Any
 
 from lakewright.engine.base import Engine, Rows
-from lakewright.errors import ConflictError, LakewrightError
+from lakewright.errors import ConflictError, LakewrightError, after_commit
+from lakewright.model.instant import InstantTime
 from lakewright.model.plans import Skip
 from lakewright.options import option, option_keys, parse_bool, settings_from
 from lakewright.scan.scan_plan import ScanPlan
@@ -271,9 +272,13 @@ def warn_of(service: str, error: LakewrightError) -> None:
 
 
 def outcomes_for_writer(
-    outcomes: Sequence[ServiceOutcome], options: Mapping[str, str], *, stream: bool
+    outcomes: Sequence[ServiceOutcome],
+    options: Mapping[str, str],
+    *,
+    stream: bool,
+    committed: InstantTime | None = None,
 ) -> tuple[Commit | Skip, ...]:
-    """Return what services beside a write did; raise or warn where one has failed.
+    """Return what services beside a write did, `committed`; raise or warn where one has failed.
 
     As after a write: a failure is an error unless options say otherwise, and for TTL a warning. In
     a stream it is a warning unless options say otherwise, as the rows of later batches are not to
@@ -287,8 +292,9 @@ def outcomes_for_writer(
         if not isinstance(outcome, LakewrightError):
             results.append(outcome)
         elif settings.is_error(service):
-            outcome.add_note("The write beside it has completed, only this service has not.")
-            raise outcome
+            if committed is None:
+                raise outcome
+            raise after_commit(outcome, committed, f"the {service} beside it") from outcome
         else:
             warn_of(service, outcome)
             results.append(Skip(f"{service}: {outcome}"))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from lakewright.errors import ConflictError, InvalidError, LakewrightError
+from lakewright.errors import ConflictError, InvalidError, LakewrightError, after_commit
 from lakewright.model.instant import REWRITES, Action
 from lakewright.model.plans import CANCELLABLE, Skip
 from lakewright.model.table_config import TableConfig, TableType
@@ -137,6 +137,7 @@ def run_inline(
     # A compaction by event time has no trigger unless one is set: it would plan after every write.
     runner = replace(runner, options={TRIGGER: CompactionTrigger.NUM_COMMITS, **runner.options})
     results: list[Commit | Skip] = []
+    instant = snapshot.timeline.by_completion[-1].requested_at
     ttl_is_due = _ttl_is_due(snapshot, runner.options)
     # The writer must not be refused rows that its own clustering is about to move.
     preemptible = replace(runner, options={**runner.options, CANCELLABLE: "true"})
@@ -149,8 +150,7 @@ def run_inline(
         results += attempts.outcomes
         if attempts.errors and settings.is_error(name):
             error = attempts.errors[0]
-            error.add_note("The write before it has completed, only this service has not.")
-            raise error
+            raise after_commit(error, instant, f"the {name} after it") from error
         for error in attempts.errors:
             warnings.warn(f"{name} after a write failed: {error}", RuntimeWarning, stacklevel=3)
     return tuple(results)

@@ -310,9 +310,9 @@ def retry_on_change(
             remaining_snapshots -= 1
             if not remaining_snapshots:
                 raise
-        except ConflictError:
+        except ConflictError as error:
             retries -= 1
-            if retries < 0:
+            if retries < 0 or error.committed is not None:
                 raise
 
 

@@ -164,7 +164,12 @@ def test_an_error_of_a_service_is_shown_and_the_write_stands() -> None:
     table = made()
     with pytest.raises(UnavailableError, match="does not answer") as error:
         table.upsert([row("a")], CLEAN)
-    assert "The write beside it has completed" in error.value.__notes__[0]
+    assert str(error.value).startswith("the write has completed, do not repeat it; the clean")
+    assert not error.value.retryable
+    assert (
+        error.value.committed
+        == load_snapshot(table.storage).timeline.completed_writes[-1].requested_at
+    )
     assert table.rows() == [row("a")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 
 import pytest
@@ -174,8 +175,13 @@ def test_a_write_fails_where_ttl_fails_if_configured() -> None:
     made.upsert([row("a", day=OLD)])
     made.clock.sleep(8 * DAY)
     strict = {"hoodie.fail.writes.on.inline.table.service.exception": "true"}
-    with pytest.raises(UnavailableError):
+    with pytest.raises(UnavailableError, match="do not repeat it; the ttl after it") as failed:
         made.upsert([row("b", day=NEW)], strict)
+    # A caller that retries every UnavailableError would insert the rows twice.
+    assert not failed.value.retryable
+    copied = pickle.loads(pickle.dumps(failed.value))
+    assert (copied.committed, copied.retryable) == (failed.value.committed, False)
+    assert len(made.rows()) == 2
 
 
 def test_ttl_that_is_not_inline_follows_a_clean() -> None:
