@@ -26,7 +26,7 @@ def parse_index_definitions(data: bytes) -> IndexDefinitions:
         stored = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CorruptError("the definitions of indexes are not JSON", cause=str(error)) from error
-    entries = _object(_object(stored, "file").get(_DEFINITIONS) or {}, _DEFINITIONS)
+    entries = _object(_object(stored, "file").get(_DEFINITIONS), _DEFINITIONS)
     return IndexDefinitions({name: _definition(name, entry) for name, entry in entries.items()})
 
 
@@ -39,7 +39,7 @@ def format_index_definitions(definitions: IndexDefinitions) -> bytes:
 def _definition(name: str, entry: object) -> IndexDefinition:
     values = _object(entry, name)
     fields = values.get(_FIELDS) or []
-    options = _object(values.get(_OPTIONS) or {}, _OPTIONS)
+    options = _object(values.get(_OPTIONS), _OPTIONS)
     texts = {key: values.get(key) or "" for key in (_NAME, _TYPE, _FUNCTION)}
     is_text = all(isinstance(text, str) for text in (*texts.values(), *options.values()))
     if not is_text or not isinstance(fields, list) or not all(isinstance(f, str) for f in fields):
@@ -74,6 +74,8 @@ def _stored(definition: IndexDefinition) -> dict[str, object]:
 
 
 def _object(value: object, name: str) -> Mapping[str, object]:
+    if value is None:
+        return {}
     if not isinstance(value, dict):
         raise CorruptError("the definition of an index has another form", part=name)
     return value

@@ -119,7 +119,7 @@ def _with_flipped_signs(values: pa.Array) -> pa.Array:
 
 
 def _ranked(values: pa.Array) -> Ranks:
-    ranks: Ranks = np.asarray(pc.rank(values, tiebreaker="dense")).astype(np.int64)
+    ranks: Ranks = np.asarray(pc.rank(values, tiebreaker="dense")).astype(np.int64) - 1
     return ranks
 
 

@@ -21,7 +21,7 @@ from lakewright.format.delete_block import (
     parse_delete_block,
 )
 from lakewright.format.hfile.layout import HFileEntries
-from lakewright.format.hfile.reader import HFile, parse_hfile
+from lakewright.format.hfile.reader import HFile, HFileIndex, HFileReader, ReadRange, parse_hfile
 from lakewright.format.hfile.writer import format_hfile
 from lakewright.format.log_block import BlockKind, Header, LogBlock, format_block
 from lakewright.format.metadata_table.record_schema import RecordKind, record_schema_json
@@ -100,6 +100,27 @@ def read_block(kind: RecordKind, block: LogBlock) -> pa.Table | DeletedKeys:
     hfile = parse_hfile(block.content)
     schema = None if block.schema_json is None else block.schema_json.encode()
     return read_records(kind, hfile, schema)
+
+
+def block_reader(
+    read_range: ReadRange, block: LogBlock, index: HFileIndex | None = None
+) -> HFileReader:
+    """Return a reader of the records in one block of a log file.
+
+    Args:
+        read_range: reads ranges of the log file.
+        block: the block, which may have been read without its content.
+        index: the index of the block's HFile, if it was loaded before.
+    """
+
+    def read(offset: int, length: int) -> bytes | memoryview:
+        return read_range(block.content_offset + offset, length)
+
+    if block.kind is not BlockKind.HFILE:
+        raise InvalidError("a block of a metadata table holds no records", kind=block.kind.name)
+    if index is not None:
+        return HFileReader(read, index)
+    return HFileReader.open(read, block.content_size)
 
 
 def read_records(kind: RecordKind, hfile: HFile, schema_json: bytes | None = None) -> pa.Table:

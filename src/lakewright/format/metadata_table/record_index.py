@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -84,7 +84,7 @@ def _stored(file_id: str) -> tuple[int, int, int, str, int]:
     match = _FILE_ID.fullmatch(file_id)
     if match is None:
         return _NO_BITS, _NO_BITS, _NO_INDEX, file_id, _AS_TEXT
-    bits = UUID(match[1]).int
+    bits = int(match[1].replace("-", ""), 16)
     high, low = _signed(bits >> 64), _signed(bits & (_LONG - 1))
     return high, low, _NO_INDEX if match[2] is None else int(match[2]), "", _AS_UUID
 
@@ -97,8 +97,10 @@ def _file_id(row: Mapping[str, Any]) -> str:
     if row["file_id_high"] is None or row["file_id_low"] is None or row["file_index"] is None:
         raise CorruptError("a record of the record index names no file group", **row)
     bits = (row["file_id_high"] % _LONG) << 64 | row["file_id_low"] % _LONG
-    index = row["file_index"]
-    return str(UUID(int=bits)) + ("" if index == _NO_INDEX else f"-{index}")
+    digits = f"{bits:032x}"
+    ends = (0, 8, 12, 16, 20, 32)
+    uuid = "-".join(digits[start:end] for start, end in pairwise(ends))
+    return uuid if row["file_index"] == _NO_INDEX else f"{uuid}-{row['file_index']}"
 
 
 def _signed(bits: int) -> int:
