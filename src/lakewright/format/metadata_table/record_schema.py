@@ -132,6 +132,8 @@ _ARROW = {
     "string": pa.string(),
 }
 _NULL_TYPE = AvroType("null", pa.null())
+# Without these fields a record says nothing.
+_NEEDED = ("key", "type", "value", "size", "isDeleted", "minValue", "maxValue")
 
 
 def record_kind(folder: str, index_type: str | None = None) -> RecordKind:
@@ -174,9 +176,32 @@ def parse_record_schema(schema_json: bytes) -> AvroType:
     """Resolve the schema of a file's values; cached, because a table has few of them."""
     writer = parse_writer_schema(schema_json)
     record = _resolve(writer.plain, {})
-    if {"key", "type"} - {child.name for child in record.children}:
+    if not _reads_as(record, own_record_schema()):
         raise CorruptError("a schema is not that of a metadata table", record=writer.name)
     return record
+
+
+@lru_cache(maxsize=1)
+def own_record_schema() -> AvroType:
+    """Return the schema of `record_schema_json()`, resolved."""
+    return _resolve(parse_writer_schema(record_schema_json().encode()).plain, {})
+
+
+def _reads_as(found: AvroType, own: AvroType) -> bool:
+    """Whether values of a writer's type are such that the reader takes them for its own type.
+
+    Fields that older writers do not have may be missing, and others may be there.
+    """
+    if found.kind != own.kind:
+        return False
+    theirs = {child.name: child.type for child in found.children}
+    if own.kind in ("array", "map"):
+        return _reads_as(found.children[0].type, own.children[0].type)
+    needed = () if own.kind == "union" else _NEEDED
+    return all(
+        _reads_as(theirs[child.name], child.type) if child.name in theirs else True
+        for child in own.children
+    ) and all(child.name in theirs for child in own.children if child.name in needed)
 
 
 def _resolve(plain: Any, named: dict[str, AvroType]) -> AvroType:

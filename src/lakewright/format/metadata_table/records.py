@@ -34,8 +34,8 @@ from lakewright.format.metadata_table.record_schema import (
     RECORD_FIELDS,
     RECORD_TYPES,
     RecordKind,
+    own_record_schema,
     parse_record_schema,
-    record_schema_json,
 )
 from lakewright.model.metadata_keys import ALL_PARTITIONS
 from lakewright.model.metadata_partitions import RecordType
@@ -276,7 +276,7 @@ def _read_entries(entry: AvroType, rows: RowCursors) -> pa.StructArray:
 
 
 def _encoded(kind: RecordKind, records: pa.RecordBatch, head: bytes) -> pa.Array:
-    schema = parse_record_schema(record_schema_json().encode())
+    schema = own_record_schema()
     fields = [child for child in schema.children if child.name in RECORD_FIELDS.values()]
     place = [child.name for child in fields].index(RECORD_FIELDS[kind])
     types, parts = _ENCODERS[kind](records, fields[place].type)
@@ -306,7 +306,7 @@ def _encode_files(records: pa.RecordBatch, kind: AvroType) -> tuple[Part, list[P
     offsets = pc.subtract(files.offsets, files.offsets[0])
     entries_by_record = pa.ListArray.from_arrays(offsets, entries)
     types = pc.if_else(is_list, int(RecordType.PARTITION_LIST), int(RecordType.FILE_LIST))
-    return _type_part(types), value_parts(kind, entries_by_record, "files")
+    return _type_part(RecordKind.FILES, types), value_parts(kind, entries_by_record, "files")
 
 
 def _encode_stats(records: pa.RecordBatch, kind: AvroType) -> tuple[Part, list[Part]]:
@@ -320,8 +320,8 @@ def _encode_stats(records: pa.RecordBatch, kind: AvroType) -> tuple[Part, list[P
             parts.append(_value_type_part(records))
         else:
             side = field.name[:3]
-            parts += [_branch_part(records[f"{side}_wrapper"]), records[f"{side}_value"]]
-    return _type_part(records["type"]), parts
+            parts += _union_parts(records[f"{side}_wrapper"], records[f"{side}_value"])
+    return _type_part(RecordKind.COLUMN_STATS, records["type"]), parts
 
 
 def _encode_plain(kind: RecordKind) -> _Encoder:
@@ -354,16 +354,22 @@ def _value_type_part(records: pa.RecordBatch) -> pa.Array:
     return pc.if_else(ordinals.is_valid(), encoded, pa.scalar(_ABSENT)).take(pa.array(numbers))
 
 
-def _branch_part(wrappers: pa.Array) -> pa.Array:
-    if wrappers.null_count or pc.any(pc.less(wrappers, 0)).as_py():
-        raise InvalidError("a value of statistics has no wrapper")
-    return pa.array([_zigzag_byte(wrapper) for wrapper in Wrapper], pa.binary()).take(wrappers)
+def _union_parts(wrappers: pa.Array, values: pa.Array) -> list[Part]:
+    branches = pa.array([_zigzag_byte(wrapper) for wrapper in Wrapper], pa.binary())
+    is_known = pc.is_in(wrappers, pa.array(list(map(int, Wrapper)), wrappers.type))
+    is_null = pc.equal(wrappers, pa.scalar(int(Wrapper.NULL), wrappers.type))
+    is_empty = pc.equal(pc.binary_length(values), 0)
+    if values.null_count or not pc.all(pc.and_(is_known, pc.equal(is_null, is_empty))).as_py():
+        raise InvalidError("a value of statistics is not in its wrapper")
+    return [branches.take(wrappers), values]
 
 
-def _type_part(types: pa.Array) -> pa.Array:
-    if types.null_count:
-        raise InvalidError("a record of the metadata table has no type")
-    return pa.array([_zigzag_byte(number) for number in range(8)], pa.binary()).take(types)
+def _type_part(kind: RecordKind, types: pa.Array) -> pa.Array:
+    allowed = [int(number) for number in RECORD_TYPES[kind]]
+    if not pc.all(pc.is_in(types, pa.array(allowed, types.type))).as_py():
+        raise InvalidError("a record of the metadata table is of another kind", kind=kind)
+    places = pa.array([_zigzag_byte(number) for number in allowed], pa.binary())
+    return places.take(pc.index_in(types, pa.array(allowed, types.type)))
 
 
 def _zigzag_byte(number: int) -> bytes:

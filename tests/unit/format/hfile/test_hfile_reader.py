@@ -154,8 +154,8 @@ def many_entries(count: int, value: bytes = b"v" * 40) -> HFileEntries:
     return hfile_entries(*((f"key-{number:06d}", value) for number in range(count)))
 
 
-def written(entries: HFileEntries, codec: Codec = Codec.NONE, **options: int) -> bytes:
-    return format_hfile(entries, '"bytes"', 0, codec=codec, **options)
+def written(entries: HFileEntries, block_bytes: int = 65536) -> bytes:
+    return format_hfile(entries, '"bytes"', 0, codec=Codec.NONE, block_bytes=block_bytes)
 
 
 LARGE = written(many_entries(40_000))

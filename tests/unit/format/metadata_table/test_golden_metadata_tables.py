@@ -92,6 +92,7 @@ def is_of_compaction(path: Path) -> bool:
     return not path.stem.split("_")[-1].startswith("0" * 14)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("step", ALL_STEPS)
 def test_base_files_come_back(step: str, metadata_tables: MetadataTables) -> None:
     table = metadata_tables[step]
@@ -113,6 +114,7 @@ def test_base_files_come_back(step: str, metadata_tables: MetadataTables) -> Non
                 assert_same_file(in_large_blocks(hfile), data)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("step", ALL_STEPS)
 def test_log_files_come_back(step: str, metadata_tables: MetadataTables) -> None:
     table = metadata_tables[step]
@@ -180,7 +182,7 @@ def test_shards_have_the_file_ids_and_the_keys_that_they_should(
         ids = [part.file_id for part in slices]
         by_partition: dict[str | None, Shards] = {None: shards_of(ids)}
         if data_partition_of(ids[0]) is not None:
-            by_partition = {**shards_by_partition(ids)}
+            by_partition = dict(shards_by_partition(ids).items())
         for partition, shards in by_partition.items():
             assert shards.file_ids == tuple(
                 shard_file_id(folder, number, partition) for number in range(len(shards))
