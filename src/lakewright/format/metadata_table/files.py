@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakewright.errors import InvalidError
+from lakewright.errors import CorruptError, InvalidError
 from lakewright.format.bloom_filter import BloomSettings, build_bloom, format_bloom
 from lakewright.format.delete_block import (
     DeleteRecords,
@@ -127,7 +127,7 @@ def read_records(kind: RecordKind, hfile: HFile, schema_json: bytes | None = Non
     """Return the records of an HFile, whose schema a log file has beside it."""
     schema = hfile.info.get("schema") if schema_json is None else schema_json
     if schema is None:
-        raise InvalidError("an HFile of a metadata table has no schema", kind=kind)
+        raise CorruptError("an HFile of a metadata table has no schema", kind=kind)
     return decode_records(kind, hfile.entries, schema)
 
 
