@@ -23,7 +23,6 @@ from lakewright.model.timeline import Timeline
 
 _FOLDER = Path(__file__).parents[1] / "golden" / "metadata_tables"
 
-HISTORIES = sorted(path.name.removesuffix(".tar.xz") for path in _FOLDER.glob("*.tar.xz"))
 # Every step of every history, as it is in the archives.
 STEPS = {
     "a9mor": (
@@ -127,6 +126,12 @@ def log_blocks(path: Path) -> list[LogBlock]:
     return parse_blocks(path.read_bytes(), file_name=path.name)
 
 
+def unpack_history(history: str, folder: Path) -> None:
+    """Unpack all steps of a history as `folder/history/step`."""
+    with tarfile.open(_FOLDER / f"{history}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+
+
 @dataclass
 class MetadataTables:
     """Unpacks histories below a folder."""
@@ -138,7 +143,6 @@ class MetadataTables:
         """The step `history/step`."""
         history = name.partition("/")[0]
         if history not in self._unpacked:
-            with tarfile.open(_FOLDER / f"{history}.tar.xz") as archive:
-                archive.extractall(self.folder, filter="data")
+            unpack_history(history, self.folder)
             self._unpacked.add(history)
         return GoldenStep(self.folder / name)
