@@ -28,7 +28,8 @@ from lakewright.format.hfile.layout import Codec, HFileEntries
 from lakewright.format.hfile.writer import format_hfile
 from lakewright.format.metadata_table.column_values import Wrapper
 from lakewright.format.metadata_table.files import DeletedKeys, format_base_file, format_log_file
-from lakewright.format.metadata_table.merging import listed_files, merge_records
+from lakewright.format.metadata_table.listing import listed_files
+from lakewright.format.metadata_table.merging import merge_records
 from lakewright.format.metadata_table.record_index import record_locations
 from lakewright.format.metadata_table.record_schema import BLOOM_FILTERS, COLUMN_STATS, RecordKind
 from lakewright.format.metadata_table.records import encode_records

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from lakewright.errors import CorruptError, InvalidError
 from lakewright.model.hashing import xxh64
+from lakewright.utils.arrow_rows import as_dictionary
 
 # The record that lists the partitions of the table.
 ALL_PARTITIONS = "__all_partitions__"
@@ -127,7 +128,7 @@ def _partition_ids(partitions: pa.Array) -> pa.Array:
 
 def _mapped(column: pa.Array, function: Callable[[str], str]) -> pa.Array:
     """Call a function for each distinct value."""
-    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    coded = as_dictionary(column)
     if coded.null_count:
         raise InvalidError("a key of the metadata table has no value for one of its parts")
     texts = pa.array(map(function, coded.dictionary.to_pylist()), pa.string())

@@ -10,7 +10,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -100,8 +100,6 @@ def parse_hfile(data: bytes | memoryview) -> HFile:
     view = memoryview(data).cast("B")
     reader = HFileReader.open(lambda at, length: view[at : at + length], len(view))
     batches = list(reader.scan())
-    if sum(map(len, batches)) != reader.index.entries:
-        raise CorruptError("an HFile has another number of entries than it says")
     meta = {name: reader.meta_block(name) or b"" for name in reader.index.meta}
     return HFile(_concat(batches), reader.index.info, meta)
 
@@ -151,10 +149,15 @@ class HFileReader:
 
     def scan(self, start: bytes = b"", stop: bytes | None = None) -> Iterator[HFileEntries]:
         """Yield the entries with keys from `start` on and below `stop`, in batches."""
+        is_whole = not start and stop is None
+        count = 0
         for batch in self._batches(self._blocks_between(start, stop)):
-            found = _between(batch, [(start, stop)]) if start or stop is not None else batch
+            found = batch if is_whole else _between(batch, [(start, stop)])
+            count += len(found)
             if len(found):
                 yield found
+        if is_whole and count != self.index.entries:
+            raise CorruptError("an HFile has another number of entries than it says")
 
     def look_up(self, keys: pa.Array) -> pa.Array:
         """Return the value of each key, null where the file does not have it.
@@ -162,8 +165,12 @@ class HFileReader:
         Args:
             keys: any keys, in any order, as text or binary; nulls have no value.
         """
-        wanted = keys.cast(pa.binary())
-        distinct = pc.unique(wanted).drop_null()
+        entries = self.entries_with(keys)
+        return entries.values.take(pc.index_in(keys.cast(pa.binary()), value_set=entries.keys))
+
+    def entries_with(self, keys: pa.Array) -> HFileEntries:
+        """Return the entries of those keys that the file has, ascending."""
+        distinct = pc.unique(keys.cast(pa.binary())).drop_null()
         ordered = distinct.take(pc.array_sort_indices(distinct))
         ordered_keys = ordered.to_pylist()
         found = []
@@ -172,8 +179,7 @@ class HFileReader:
             end = bisect_right(ordered_keys, batch.keys[-1].as_py())
             at = pc.index_in(ordered[first:end], value_set=batch.keys).drop_null()
             found.append(HFileEntries(batch.keys.take(at), batch.values.take(at)))
-        entries = _concat(found)
-        return entries.values.take(pc.index_in(wanted, value_set=entries.keys))
+        return _concat(found)
 
     def with_prefixes(self, prefixes: Iterable[bytes]) -> Iterator[HFileEntries]:
         """Yield the entries whose keys start with one of the prefixes, in batches."""
@@ -209,36 +215,50 @@ class HFileReader:
 
     def _batches(self, blocks: Sequence[int]) -> Iterator[HFileEntries]:
         """Yield the entries of some blocks, whose numbers ascend."""
-        last: bytes | None = None
-        for payloads in self._payloads(blocks):
-            batch = _entries(payloads)
+        for numbers, payloads in self._payloads(blocks):
+            batch, counts = _entries(payloads)
             if not ascend_strictly(batch.keys):
                 raise CorruptError("the keys of an HFile do not ascend")
+            self._check_places(numbers, batch.keys, counts)
             if len(batch):
-                if last is not None and batch.keys[0].as_py() <= last:
-                    raise CorruptError("the keys of an HFile do not ascend")
-                last = batch.keys[-1].as_py()
                 yield batch
 
-    def _payloads(self, blocks: Sequence[int]) -> Iterator[list[bytes | memoryview]]:
+    def _check_places(self, numbers: Sequence[int], keys: pa.Array, counts: Sequence[int]) -> None:
+        """Check that the keys of each block are where the index leads to."""
+        first_keys = self.index.first_keys
+        ends = list(accumulate(counts, initial=0))
+        for number, start, end in zip(numbers, ends, ends[1:], strict=False):
+            stop = first_keys[number + 1 : number + 2]
+            if start < end and (
+                keys[start].as_py() < first_keys[number]
+                or (stop and keys[end - 1].as_py() >= stop[0])
+            ):
+                raise CorruptError("a key of an HFile is not where its index leads to")
+
+    def _payloads(
+        self, blocks: Sequence[int]
+    ) -> Iterator[tuple[list[int], list[bytes | memoryview]]]:
+        """Yield numbers and payloads of blocks in batches."""
         plain_bytes = PlainBytes()
-        batch: list[bytes | memoryview] = []
+        numbers: list[int] = []
+        payloads: list[bytes | memoryview] = []
         size = 0
-        for numbers in self._requests(blocks):
-            start = self.index.offsets[numbers[0]]
-            end = self.index.offsets[numbers[-1]] + self.index.sizes[numbers[-1]]
+        for request in self._requests(blocks):
+            start = self.index.offsets[request[0]]
+            end = self.index.offsets[request[-1]] + self.index.sizes[request[-1]]
             data = self._bytes_at(start, end - start)
-            for number in numbers:
+            for number in request:
                 at = self.index.offsets[number] - start
                 own = data[at : at + self.index.sizes[number]]
                 payload, _ = parse_block(own, 0, DATA_MAGIC, self.index.codec, plain_bytes)
-                batch.append(payload)
+                numbers.append(number)
+                payloads.append(payload)
                 size += len(payload)
                 if size >= _BATCH_BYTES:
-                    yield batch
-                    batch, size = [], 0
-        if batch:
-            yield batch
+                    yield numbers, payloads
+                    numbers, payloads, size = [], [], 0
+        if numbers:
+            yield numbers, payloads
 
     def _requests(self, blocks: Sequence[int]) -> Iterator[list[int]]:
         """Group blocks that are read together."""
@@ -339,7 +359,7 @@ def _index(trailer: Trailer, data: memoryview, start: int) -> HFileIndex:
             meta[name.decode()] = (offset, size)
         _check_blocks(list(meta.values()), trailer.index_offset)
     info, _ = block_at(trailer.info_offset - start, INFO_MAGIC)
-    return HFileIndex(
+    index = HFileIndex(
         codec=trailer.codec,
         entries=trailer.entries,
         first_keys=tuple(keys),
@@ -348,6 +368,9 @@ def _index(trailer: Trailer, data: memoryview, start: int) -> HFileIndex:
         meta=meta,
         info=parse_info(info),
     )
+    if keys and index.last_key is not None and index.last_key < keys[-1]:
+        raise CorruptError("the last key of an HFile is not the greatest", key=index.last_key)
+    return index
 
 
 def _index_entries(index: bytes, count: int) -> Iterator[tuple[int, int, bytes]]:
@@ -381,18 +404,21 @@ def _check_blocks(blocks: Sequence[tuple[int, int]], end: int) -> None:
         at = offset + size
 
 
-def _entries(payloads: Sequence[bytes | memoryview]) -> HFileEntries:
-    """Return the entries of some data blocks."""
+def _entries(payloads: Sequence[bytes | memoryview]) -> tuple[HFileEntries, list[int]]:
+    """Return the entries of some data blocks, and how many each block has."""
     data = payloads[0] if len(payloads) == 1 else b"".join(payloads)
     starts: list[int] = []
+    counts: list[int] = []
     at = 0
     try:
         for payload in payloads:
+            before = len(starts)
             at = _entry_starts(data, at, at + len(payload), starts)
+            counts.append(len(starts) - before)
     except struct.error as error:
         raise CorruptError("an entry of an HFile is cut off") from error
     if not starts:
-        return _concat([])
+        return _concat([]), counts
     heads = np.array(starts, np.int64)
     stored = np.frombuffer(data, np.uint8)[heads[:, None] + np.arange(ENTRY_HEAD.size)]
     lengths = np.ascontiguousarray(stored[:, : _LENGTHS.size]).view(">i4").astype(np.int64)
@@ -408,7 +434,8 @@ def _entries(payloads: Sequence[bytes | memoryview]) -> HFileEntries:
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     parts = pa.Array.from_buffers(pa.binary(), offsets.size - 1, buffers)
     numbers = np.arange(0, offsets.size, 4)
-    return HFileEntries(parts.take(pa.array(numbers)), parts.take(pa.array(numbers + 2)))
+    keys, values = (parts.take(pa.array(numbers + place)) for place in (0, 2))
+    return HFileEntries(keys, values), counts
 
 
 def _entry_starts(data: bytes | memoryview, at: int, end: int, starts: list[int]) -> int:

@@ -7,7 +7,7 @@ block of deleted keys. A base file is an HFile.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -123,12 +123,36 @@ def block_reader(
     return HFileReader.open(read, block.content_size)
 
 
+def look_up_records(
+    kind: RecordKind, reader: HFileReader, keys: pa.Array, schema_json: bytes | None = None
+) -> pa.Table:
+    """Return the records of those keys that a file has.
+
+    Args:
+        kind: what the records hold.
+        reader: reads the file by ranges; only blocks that can hold a key are read.
+        keys: the keys, in any order.
+        schema_json: the schema of a block of a log file; that of a base file is in the file.
+    """
+    schema = _schema(kind, reader.index.schema_json, schema_json)
+    return decode_records(kind, reader.entries_with(keys), schema)
+
+
+def scan_records(
+    kind: RecordKind,
+    reader: HFileReader,
+    prefixes: Iterable[str] = ("",),
+    schema_json: bytes | None = None,
+) -> Iterator[pa.Table]:
+    """Yield the records whose keys begin with one of the prefixes, in batches."""
+    schema = _schema(kind, reader.index.schema_json, schema_json)
+    for entries in reader.with_prefixes(prefix.encode() for prefix in prefixes):
+        yield decode_records(kind, entries, schema)
+
+
 def read_records(kind: RecordKind, hfile: HFile, schema_json: bytes | None = None) -> pa.Table:
     """Return the records of an HFile, whose schema a log file has beside it."""
-    schema = hfile.info.get("schema") if schema_json is None else schema_json
-    if schema is None:
-        raise CorruptError("an HFile of a metadata table has no schema", kind=kind)
-    return decode_records(kind, hfile.entries, schema)
+    return decode_records(kind, hfile.entries, _schema(kind, hfile.info.get("schema"), schema_json))
 
 
 def format_base_file(
@@ -160,6 +184,13 @@ def format_base_file(
         }
         meta = {_FILTER_BLOCK: b64encode(bloom)}
     return format_hfile(records, schema, created_ms, info=info, meta=meta)
+
+
+def _schema(kind: RecordKind, stored: bytes | None, schema_json: bytes | None) -> bytes:
+    schema = stored if schema_json is None else schema_json
+    if schema is None:
+        raise CorruptError("an HFile of a metadata table has no schema", kind=kind)
+    return schema
 
 
 def _delete_records(keys: pa.Array, folder: str) -> DeleteRecords:

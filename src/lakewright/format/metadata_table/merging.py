@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from lakewright.format.metadata_table.files import DeletedKeys
 from lakewright.format.metadata_table.record_schema import FILES, RECORD_COLUMNS, RecordKind
 from lakewright.format.metadata_table.widening import widen
-from lakewright.model.metadata_keys import ALL_PARTITIONS, partition_path
 from lakewright.utils.arrow_rows import take_rows
 from lakewright.utils.grouped_rows import GroupedRows, Numbers, reduce_spans
 
@@ -33,16 +32,6 @@ def merge_records(kind: RecordKind, sources: Iterable[pa.Table | DeletedKeys]) -
     """
     records, keys = _left_over(kind, list(sources))
     return _MERGERS[kind](records, keys)
-
-
-def listed_files(records: pa.Table) -> dict[str, dict[str, int]]:
-    """Return the files of each partition of a table with their sizes, from merged records."""
-    listed: dict[str, dict[str, int]] = {}
-    for record in records.to_pylist():
-        path = partition_path(record["key"])
-        listed[path] = {f["name"]: f["size"] for f in record["files"] if not f["is_deleted"]}
-    partitions = listed.pop(ALL_PARTITIONS, {})
-    return {path: listed.get(path, {}) for path in map(partition_path, partitions)}
 
 
 def _left_over(

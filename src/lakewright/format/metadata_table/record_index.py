@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lakewright.errors import CorruptError, InvalidError
 from lakewright.format.metadata_table.record_schema import RECORD_INDEX
+from lakewright.utils.arrow_rows import as_dictionary
 from lakewright.utils.grouped_rows import distinct_rows
 
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -74,7 +75,7 @@ def file_ids_of(records: pa.Table) -> pa.DictionaryArray:
 
 
 def _coded(column: pa.Array) -> pa.DictionaryArray:
-    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    coded = as_dictionary(column)
     if coded.null_count:
         raise InvalidError("a row is in no partition or no file group")
     return coded

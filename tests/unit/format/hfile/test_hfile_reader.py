@@ -51,7 +51,8 @@ def hfile(
 ) -> bytes:
     """A small file: one data block, its index, its info, its trailer."""
     data = block(b"DATABLK*", b"".join(key_value(k, v) for k, v in entries), codec)
-    index = block(b"IDXROOT2", struct.pack(">qi", 0, len(data)) + b"\x03\x00\x01k", codec)
+    first = b"\x03\x00\x01" + entries[0][0]
+    index = block(b"IDXROOT2", struct.pack(">qi", 0, len(data)) + first, codec)
     pair = pb_field(1, b"schema") + pb_field(2, b"{}")
     message = pb_field(1, pair)
     info = block(b"FILEINF2", b"PBUF" + varint(len(message)) + message, codec)
@@ -330,6 +331,28 @@ def test_blocks_that_overlap_are_an_error() -> None:
     )
     with pytest.raises(CorruptError, match="outside"):
         parse_hfile(data[:second] + bytes(8) + data[second + 8 :])
+
+
+FIVE = hfile_entries(*((key, b"1") for key in "acegi"))
+# What the index says of the second block, which begins with "e", or of the last key.
+MOVED = {
+    "a block begins below its key": (b"\x00\x01e", b"\x00\x01f", "is not where"),
+    "a block ends above the next key": (b"\x00\x01e", b"\x00\x01b", "is not where"),
+    "the keys of the index descend": (b"\x00\x01e", b"\x00\x01j", "do not ascend"),
+    "the last key is below the index": (b"\x00\x01i", b"\x00\x01b", "not the greatest"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "reason"), MOVED.values(), ids=list(MOVED))
+def test_an_index_that_does_not_fit_its_blocks_is_an_error(
+    old: bytes, new: bytes, reason: str
+) -> None:
+    data = bytearray(written(FIVE, block_bytes=46))
+    # Keys are in the blocks as well; the last key comes after the index.
+    at = data.rindex(old) if "greatest" in reason else data.index(old, data.index(b"IDXROOT2"))
+    data[at : at + 3] = new
+    with pytest.raises(CorruptError, match=reason):
+        parse_hfile(bytes(data))
 
 
 def test_every_damaged_byte_is_an_error_or_harmless(golden: GoldenTables) -> None:

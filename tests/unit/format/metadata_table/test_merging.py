@@ -15,10 +15,9 @@ from lakewright.format.metadata_table.column_values import (
     unwrap_values,
 )
 from lakewright.format.metadata_table.files import DeletedKeys
-from lakewright.format.metadata_table.merging import listed_files, merge_records
+from lakewright.format.metadata_table.merging import merge_records
 from lakewright.format.metadata_table.record_schema import (
     COLUMN_STATS,
-    FILES,
     RECORD_COLUMNS,
     SECONDARY_INDEX,
     RecordKind,
@@ -72,23 +71,6 @@ UNITED: dict[str, tuple[list[pa.Table | DeletedKeys], Listing]] = {
 @pytest.mark.parametrize(("sources", "expected"), UNITED.values(), ids=list(UNITED))
 def test_listings_are_united(sources: list[pa.Table | DeletedKeys], expected: Listing) -> None:
     assert as_listing(merge_records(RecordKind.FILES, sources)) == expected
-
-
-def test_a_listing_has_the_partitions_of_the_table() -> None:
-    records = merge_records(
-        RecordKind.FILES,
-        [
-            listing(__all_partitions__={"p": 0, "q": 0, "r": -1}, p={"a": 5, "b": -1}, r={"c": 1}),
-            listing(__all_partitions__={"q": -1, "s": 0}),
-        ],
-    )
-    assert listed_files(records) == {"p": {"a": 5}, "s": {}}
-
-
-def test_a_dot_stands_for_the_folder_of_the_table() -> None:
-    records = listing(**{"__all_partitions__": {".": 0}, ".": {"a": 5}})
-    assert listed_files(records) == {"": {"a": 5}}
-    assert listed_files(FILES.empty_table()) == {}
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,10 @@ from lakewright.format.metadata_table.files import (
     format_base_file,
     format_initial_log_file,
     format_log_file,
+    look_up_records,
     read_block,
     read_records,
+    scan_records,
 )
 from lakewright.format.metadata_table.properties import (
     MetadataTableProperties,
@@ -134,6 +136,12 @@ def test_a_block_is_read_by_ranges_of_its_log_file() -> None:
     reader = block_reader(read, head)
     found = reader.look_up(pa.array(["v$030000", "v$050000"]))
     assert [value is not None for value in found.to_pylist()] == [True, False]
+    table = look_up_records(RecordKind.SECONDARY_INDEX, reader, pa.array(["x", "v$000007"]))
+    assert table["key"].to_pylist() == ["v$000007"]
+    schema = (head.schema_json or "").encode()
+    scanned = scan_records(RecordKind.SECONDARY_INDEX, reader, ["v$04999"], schema)
+    assert sum(map(len, scanned)) == 10
+    assert sum(map(len, scan_records(RecordKind.SECONDARY_INDEX, reader))) == 50_000
     ranges.clear()
     again = block_reader(read, head, reader.index)
     assert again.look_up(pa.array(["v$030000"])).null_count == 0
