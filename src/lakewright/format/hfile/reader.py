@@ -1,7 +1,7 @@
 """Read HFiles: whole ones in memory, and parts of others by ranges of bytes.
 
 A reader needs the index of a file once. It is a small value that callers may keep: a file never
-changes. The index tells which blocks can hold a key, and only these are read.
+changes. The index says which blocks can hold a key, and only these are read.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class HFileIndex:
 
     @property
     def last_key(self) -> bytes | None:
-        """The greatest key; None if there are no entries, or the file does not tell."""
+        """The greatest key; None if there are no entries, or the file does not name it."""
         stored = self.info.get(LAST_KEY, b"")
         if len(stored) < _ROW_LENGTH.size:
             return None

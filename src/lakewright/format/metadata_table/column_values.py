@@ -183,7 +183,7 @@ def type_of_stored(wrapper: Wrapper, value_type: int | None, info: str | None) -
 
 
 def known_type(wrapper: Wrapper, value_type: int | None, info: str | None) -> StoredType | None:
-    """Return how the values of a record are stored, or None if it does not tell.
+    """Return how the values of a record are stored, or None if it does not say.
 
     Args:
         wrapper: the wrapper of a value, in version 1 only; null if the record has no value.

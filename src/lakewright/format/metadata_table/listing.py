@@ -51,6 +51,21 @@ def partition_list(partitions: Iterable[str], deleted: Iterable[str] = ()) -> pa
     return pa.Table.from_pylist([{"key": ALL_PARTITIONS, "files": files}], schema=FILES)
 
 
+def without_deleted_files(records: pa.Table) -> pa.Table:
+    """Return merged records without entries of deleted files, as a base file has them.
+
+    The base file is the oldest file of a shard: there is nothing that such an entry could delete.
+    """
+    files = records["files"].combine_chunks()
+    owners = pc.list_parent_indices(files)
+    entries = files.flatten()
+    live = pc.invert(entries.field("is_deleted"))
+    counts = np.bincount(np.asarray(owners.filter(live)), minlength=len(records))
+    offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
+    kept = pa.ListArray.from_arrays(pa.array(offsets), entries.filter(live))
+    return pa.table([records["key"], kept], schema=FILES)
+
+
 def listed_files(records: pa.Table) -> dict[str, dict[str, int]]:
     """Return the files of each partition of a table with their sizes, from merged records."""
     files = records["files"].combine_chunks()

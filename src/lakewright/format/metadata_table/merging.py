@@ -25,7 +25,8 @@ def merge_records(kind: RecordKind, sources: Iterable[pa.Table | DeletedKeys]) -
 
     Args:
         kind: what the records hold.
-        sources: records and deleted keys from the oldest to the newest.
+        sources: records and deleted keys from the oldest to the newest: the base file, then log
+            files by instant, version and write token, their blocks in the order of the file.
 
     Raises:
         UnsupportedError: statistics of one column in one place have values of different types.

@@ -44,7 +44,8 @@ def record_locations(
         partitions: the path of the partition of each key, empty in a table without partitions.
         file_ids: the id of the file group of each key; like the partitions, they may be dictionary
             arrays.
-        instants_ms: when the instant began that placed each key, in milliseconds.
+        instants_ms: the requested time of the instant that placed each key, in milliseconds
+            (`epoch_ms`). Hudi takes the zone of its process for this, whatever that of the table.
     """
     ids, places = _coded(file_ids), _coded(partitions)
     stored = [_stored(file_id) for file_id in ids.dictionary.to_pylist()]

@@ -26,7 +26,7 @@ from lakewright.format.avro.decode import (
 )
 from lakewright.format.avro.encode import Part, join_parts, value_parts, varint_parts
 from lakewright.format.avro.schema import AvroType
-from lakewright.format.hfile.layout import HFileEntries
+from lakewright.format.hfile.layout import HFileEntries, ascend_strictly
 from lakewright.format.hfile.writer import sorted_entries
 from lakewright.format.metadata_table.column_values import WRAPPER_NAMES, Wrapper
 from lakewright.format.metadata_table.record_schema import (
@@ -131,7 +131,12 @@ def encode_records(
             HFileEntries(batch["key"].cast(pa.binary()), _encoded(kind, batch, head))
             for batch in batches
         ]
-    except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (
+        KeyError,
+        pa.ArrowInvalid,
+        pa.ArrowNotImplementedError,
+        pa.ArrowCapacityError,
+    ) as error:
         raise InvalidError(
             "records do not fit their columns", kind=kind, cause=str(error)
         ) from error
@@ -140,7 +145,10 @@ def encode_records(
     values = pa.concat_arrays([empty, *(entries.values for entries in encoded)])
     if keys.null_count:
         raise InvalidError("a record of the metadata table has no key", kind=kind)
-    return sorted_entries(HFileEntries(keys, values))
+    entries = sorted_entries(HFileEntries(keys, values))
+    if not ascend_strictly(entries.keys):
+        raise InvalidError("two records of the metadata table have one key", kind=kind)
+    return entries
 
 
 # Decoding.
@@ -195,11 +203,8 @@ def _read_fields(kind: RecordKind, record: AvroType, rows: RowCursors) -> Column
             columns[names[field.name]] = read_values(field.type, rows)
         elif field.name in ("minValue", "maxValue"):
             side = field.name[:3]
-            columns |= dict(
-                zip(
-                    (f"{side}_wrapper", f"{side}_value"), _read_union(field.type, rows), strict=True
-                )
-            )
+            wrappers, values = _read_union(field.type, rows)
+            columns |= {f"{side}_wrapper": wrappers, f"{side}_value": values}
         elif field.name == "valueType":
             columns |= _read_value_type(field.type, rows)
         else:

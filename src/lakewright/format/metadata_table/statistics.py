@@ -27,7 +27,7 @@ class ColumnStatistics:
     - `least` and `greatest` are bounds in the column's type; null says that there are no values,
       not that they are unknown, and readers pass over such a place;
     - `values` counts rows, those with nulls included;
-    - `column_type` is None where no values tell it: in a log file of deletes.
+    - `column_type` is None where there are no values to have a type: in a log file of deletes.
     """
 
     column: str

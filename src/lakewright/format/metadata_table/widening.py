@@ -111,7 +111,7 @@ def _chosen(ranks: Numbers, starts: Numbers, ends: Numbers, *, greatest: bool) -
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowTypes:
-    """The types of the values of some rows; `numbers` is -1 where a row does not tell its type."""
+    """The types of the values of some rows; `numbers` is -1 where a row has no type."""
 
     types: list[StoredType]
     numbers: Numbers
@@ -137,7 +137,7 @@ class _RowTypes:
         return cls(types, numbers)
 
     def newest(self, starts: Numbers, ends: Numbers) -> Numbers:
-        """Return the type of the newest row of each span that tells one."""
+        """Return the type of the newest row of each span that has one."""
         places = np.where(self.numbers >= 0, np.arange(len(self.numbers)), -1)
         last = reduce_spans(np.maximum, places, starts, ends)
         return np.where(last >= starts, self.numbers[last], -1)

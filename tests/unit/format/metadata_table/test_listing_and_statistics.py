@@ -9,7 +9,12 @@ import pytest
 
 from lakewright.errors import UnsupportedError
 from lakewright.format.metadata_table.column_values import ValueType
-from lakewright.format.metadata_table.listing import listed_files, listing_records, partition_list
+from lakewright.format.metadata_table.listing import (
+    listed_files,
+    listing_records,
+    partition_list,
+    without_deleted_files,
+)
 from lakewright.format.metadata_table.record_schema import COLUMN_STATS, FILES
 from lakewright.format.metadata_table.statistics import (
     ColumnStatistics,
@@ -69,6 +74,12 @@ def test_a_listing_has_the_partitions_of_the_table() -> None:
     )
     assert listed_files(records) == {"p": {"a": 5}, "q": {}}
     assert listed_files(FILES.empty_table()) == {}
+
+
+def test_a_base_file_has_no_deleted_files() -> None:
+    records = listing(p={"a": 5, "b": -1}, q={"c": -1}, r={"d": 6})
+    assert without_deleted_files(records).equals(listing(p={"a": 5}, q={}, r={"d": 6}))
+    assert without_deleted_files(FILES.empty_table()).equals(FILES.empty_table())
 
 
 def test_a_dot_stands_for_the_folder_of_the_table() -> None:

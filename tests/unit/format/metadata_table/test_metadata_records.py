@@ -376,6 +376,10 @@ def test_a_schema_without_the_field_of_a_kind_has_no_records_of_it() -> None:
 
 REFUSED: dict[str, tuple[RecordKind, list[dict[str, Any]]]] = {
     "a record without key": (RecordKind.SECONDARY_INDEX, [{"key": None, "is_deleted": False}]),
+    "two records of one key": (
+        RecordKind.SECONDARY_INDEX,
+        [{"key": "a", "is_deleted": False}, {"key": "a", "is_deleted": True}],
+    ),
     "a flag that is null": (RecordKind.SECONDARY_INDEX, [{"key": "a", "is_deleted": None}]),
     "a bloom filter without bytes": (RecordKind.BLOOM_FILTERS, [BLOOM | {"bloom_filter": None}]),
     "statistics without type": (RecordKind.COLUMN_STATS, [STATS | {"type": None}]),
