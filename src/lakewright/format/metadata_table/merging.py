@@ -26,12 +26,16 @@ def merge_records(kind: RecordKind, sources: Iterable[pa.Table | DeletedKeys]) -
     Args:
         kind: what the records hold.
         sources: records and deleted keys from the oldest to the newest: the base file, then log
-            files by instant, version and write token, their blocks in the order of the file.
+            files by instant, version and write token, their blocks in the order of the file. No
+            source has a key twice.
 
     Raises:
         UnsupportedError: statistics of one column in one place have values of different types.
     """
-    records, keys = _left_over(kind, list(sources))
+    listed = list(sources)
+    if len(listed) == 1 and isinstance(listed[0], pa.Table):
+        return listed[0]
+    records, keys = _left_over(kind, listed)
     return _MERGERS[kind](records, keys)
 
 

@@ -29,6 +29,12 @@ from lakewright.utils.grouped_rows import GroupedRows, Numbers, reduce_spans, ro
 
 _COUNTS = ("value_count", "null_count", "total_size", "total_uncompressed_size")
 _SIDES = ("min", "max")
+_COMBINED = [
+    *_COUNTS,
+    *(f"{side}_{part}" for side in _SIDES for part in ("wrapper", "value")),
+    "value_type",
+    "value_type_info",
+]
 
 
 def widen(records: pa.Table, keys: Numbers) -> pa.Table:
@@ -39,21 +45,32 @@ def widen(records: pa.Table, keys: Numbers) -> pa.Table:
     Raises:
         UnsupportedError: an older value is of a type that does not become the newest one.
     """
+    # Most keys have one record, which costs nothing.
+    is_repeated = np.bincount(keys)[keys] > 1
+    if not is_repeated.any():
+        return records
+    single = records.filter(pa.array(~is_repeated))
+    repeated = records.filter(pa.array(is_repeated))
+    return pa.concat_tables([single, _widened(repeated, keys[is_repeated])])
+
+
+def _widened(records: pa.Table, keys: Numbers) -> pa.Table:
     groups = GroupedRows.of(keys)
-    ordered = records.combine_chunks().take(pa.array(groups.order))
+    records = records.combine_chunks()
     is_tight, is_deleted = (
-        np.asarray(ordered[name].combine_chunks()) for name in ("is_tight_bound", "is_deleted")
+        np.asarray(records[name].combine_chunks())[groups.order]
+        for name in ("is_tight_bound", "is_deleted")
     )
     begins = is_tight | is_deleted
     begins[1:] |= is_deleted[:-1]
     starts = np.maximum(groups.last_true(begins), groups.starts)
-    newest = ordered.take(pa.array(groups.ends - 1))
+    newest = records.take(pa.array(groups.order[groups.ends - 1]))
     combined = starts < groups.ends - 1
     if not combined.any():
         return newest
     spans = (starts[combined], groups.ends[combined])
     ends = np.cumsum(spans[1] - spans[0])
-    rows = ordered.take(pa.array(rows_of_spans(*spans)))
+    rows = records.select(_COMBINED).take(pa.array(groups.order[rows_of_spans(*spans)]))
     columns = _combined(rows, ends - (spans[1] - spans[0]), ends)
     mask = pa.array(combined)
     for name, values in columns.items():
