@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from lakewright.storage import memory
 from support.golden import GoldenTables
+from support.metadata_tables import MetadataTables
 from support.soak import CHECK, left_to_a_check, sized
 
 # The same examples in each check; a soak run looks for new ones.
@@ -60,3 +61,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def golden(tmp_path_factory: pytest.TempPathFactory) -> GoldenTables:
     """The tables made by real Hudi, unpacked when they are first asked for."""
     return GoldenTables(tmp_path_factory.mktemp("golden"))
+
+
+@pytest.fixture(scope="session")
+def metadata_tables(tmp_path_factory: pytest.TempPathFactory) -> MetadataTables:
+    """The metadata tables made by real Hudi, unpacked when they are first asked for."""
+    return MetadataTables(tmp_path_factory.mktemp("metadata_tables"))

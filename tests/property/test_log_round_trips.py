@@ -31,7 +31,8 @@ from lakewright.format.bloom_filter import (
 from lakewright.format.data_block import data_block_rows, format_avro_block, format_parquet_block
 from lakewright.format.delete_block import DeleteRecords, format_delete_block, parse_delete_block
 from lakewright.format.log_block import BlockKind, Header, LogBlock, format_block, parse_blocks
-from lakewright.format.metadata_table import metadata_records
+from lakewright.format.metadata_table.files import read_block
+from lakewright.format.metadata_table.record_schema import record_kind
 from lakewright.format.parquet_footer import footer_metadata, parse_footer
 from lakewright.format.record_positions import format_positions, parse_positions, record_positions
 from support.golden import GoldenTables
@@ -397,30 +398,32 @@ def use(block: LogBlock) -> None:
         case BlockKind.DELETE:
             parse_delete_block(block)
         case BlockKind.HFILE:
-            metadata_records(block)
+            read_block(record_kind(block.file_name), block)
         case BlockKind.AVRO | BlockKind.PARQUET | BlockKind.CDC:
             data_block_rows(block)
 
 
 def test_damaged_logs_of_real_hudi_are_read_or_an_error(golden: GoldenTables) -> None:
     random = Random(20260101)
+    # The folder of a metadata table says what its records are.
     files = [
-        path.read_bytes()
+        (path.parent.name, path.read_bytes())
         for name in ("mor_avro", "mor_parquet", "mor_is_deleted", "mor_mdt", "cow_cdc")
         for path in golden[name].rglob(".*.log.*")
         if not path.name.endswith(".crc")
     ]
-    blocks = [block for data in files for block in parse_blocks(data, file_name="")]
+    blocks = [block for name, data in files for block in parse_blocks(data, file_name=name)]
     noticed = 0
     for turn in range(sized(400, soak=100_000)):
         try:
             if turn % 4 == 0:
-                for block in parse_blocks(damaged(random.choice(files), random), file_name=""):
+                name, data = random.choice(files)
+                for block in parse_blocks(damaged(data, random), file_name=name):
                     use(block)
             else:
                 block = random.choice(blocks)
                 content = damaged(bytes(block.content) or b"\x00", random)
-                use(LogBlock(block.kind, block.headers, memoryview(content)))
+                use(LogBlock(block.kind, block.headers, memoryview(content), 0, block.file_name))
         except (CorruptError, UnsupportedError):
             noticed += 1
     assert noticed > sized(200, soak=50_000)

@@ -61,6 +61,9 @@ class Header(IntEnum):
 class LogBlock:
     """One block of a log file; `content` is a view into the file's bytes.
 
+    `content_offset` and `content_size` say where the content is in the file, also if the block was
+    read without it.
+
     Invariant: `headers` holds INSTANT_TIME.
     """
 
@@ -69,6 +72,8 @@ class LogBlock:
     content: memoryview
     offset: int = 0
     file_name: str = ""
+    content_offset: int = 0
+    content_size: int = 0
 
     @property
     def instant(self) -> str:
@@ -183,14 +188,16 @@ class _Reader:
     def block(self) -> LogBlock:
         self._enter_block()
         kind, headers = self._read_kind_and_headers()
-        content = self._take(self._length(_LONG))
+        size = self._length(_LONG)
+        start = self.at
+        content = self._take(size)
         if self._length(_INT):
             self._fail("block with footers")
         if self._length(_LONG) != self.end - self.start - _LONG.size:
             self._fail("trailing length differs from the block length")
         if self.at != self.end:
             self._fail("content does not fill the block")
-        return LogBlock(kind, headers, content, self.start, self.file_name)
+        return LogBlock(kind, headers, content, self.start, self.file_name, start, size)
 
     def head(self) -> LogBlock:
         """Return the next block without its content, and skip to the block after it."""
@@ -198,8 +205,13 @@ class _Reader:
         end = self.end
         self.end = min(end, self.start + _MAX_HEAD_BYTES)
         kind, headers = self._read_kind_and_headers()
+        size = self._length(_LONG)
+        start = self.at
+        if size > end - start:
+            self._fail("content longer than its block")
         self.at = end
-        return LogBlock(kind, headers, memoryview(b""), self.start, self.file_name)
+        nothing = memoryview(b"")
+        return LogBlock(kind, headers, nothing, self.start, self.file_name, start, size)
 
     def _read_kind_and_headers(self) -> tuple[BlockKind, dict[Header, str]]:
         version, ordinal = _TWO_INTS.unpack(self._take(_TWO_INTS.size))

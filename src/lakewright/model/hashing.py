@@ -1,11 +1,12 @@
 """The hash functions of the format, for single values and for columns of strings.
 
-All of them compute with 32-bit integers that wrap around; for single values they return signed
-integers, as Java does.
+Those of keys and buckets compute with 32-bit integers that wrap around; for single values they
+return signed integers, as Java does.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,11 @@ Bytes = npt.NDArray[np.uint8]
 _MASK = 0xFFFFFFFF
 _MAX_INT = 0x7FFFFFFF
 _MURMUR = 0x5BD1E995
+_LONG_MASK = 0xFFFFFFFFFFFFFFFF
+# The primes of xxHash.
+_P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+_P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+_XX_STRIPE = struct.Struct("<4Q")
 # Number of keys hashed together: few enough to fit into the processor's cache.
 _BATCH_SIZE = 8192
 
@@ -104,6 +110,43 @@ def murmur_keys(keys: pa.Array) -> Iterator[MurmurKeys]:
         for first in range(0, len(group), _BATCH_SIZE):
             index = group[first : first + _BATCH_SIZE]
             yield _prepare(keys.take(pa.array(index)), index)
+
+
+def xxh64(data: bytes, seed: int) -> int:
+    """Return the 64-bit xxHash of some bytes."""
+    at, end = 0, len(data)
+    if end >= 32:
+        lanes = [(seed + start) & _LONG_MASK for start in (_P1 + _P2, _P2, 0, -_P1)]
+        while at <= end - 32:
+            words = _XX_STRIPE.unpack_from(data, at)
+            lanes = [_xx_round(lane, word) for lane, word in zip(lanes, words, strict=True)]
+            at += _XX_STRIPE.size
+        value = sum(map(_rotated, lanes, (1, 7, 12, 18)))
+        for lane in lanes:
+            value = ((value ^ _xx_round(0, lane)) * _P1 + _P4) & _LONG_MASK
+    else:
+        value = (seed + _P5) & _LONG_MASK
+    value = (value + end) & _LONG_MASK
+    for start in range(at, end - 7, 8):
+        word = int.from_bytes(data[start : start + 8], "little")
+        value = (_rotated(value ^ _xx_round(0, word), 27) * _P1 + _P4) & _LONG_MASK
+    at = end & ~7
+    if end & 4:
+        word = int.from_bytes(data[at : at + 4], "little")
+        value = (_rotated(value ^ word * _P1 & _LONG_MASK, 23) * _P2 + _P3) & _LONG_MASK
+    for byte in data[end & ~3 :]:
+        value = _rotated(value ^ byte * _P5 & _LONG_MASK, 11) * _P1 & _LONG_MASK
+    value = (value ^ value >> 33) * _P2 & _LONG_MASK
+    value = (value ^ value >> 29) * _P3 & _LONG_MASK
+    return value ^ value >> 32
+
+
+def _xx_round(lane: int, word: int) -> int:
+    return _rotated((lane + word * _P2) & _LONG_MASK, 31) * _P1 & _LONG_MASK
+
+
+def _rotated(value: int, bits: int) -> int:
+    return (value << bits | value >> 64 - bits) & _LONG_MASK
 
 
 def _signed(value: int) -> int:

@@ -46,6 +46,12 @@ def take_rows(rows: pa.Table, at: RowNumbers) -> pa.Table:
     return pa.concat_tables(parts)
 
 
+def as_dictionary(column: pa.Array) -> pa.DictionaryArray:
+    """Return a column as an array of numbers and the distinct values that they stand for."""
+    is_coded = pa.types.is_dictionary(column.type)
+    return column if is_coded else column.dictionary_encode()
+
+
 def take_values(column: pa.ChunkedArray, at: RowNumbers) -> pa.ChunkedArray:
     """Return the values of a column at these places; -1 stands for null."""
     return take_rows(pa.table({"values": column}), at).column(0)

@@ -180,6 +180,19 @@ def test_heads_are_the_blocks_without_their_contents() -> None:
     assert not any(len(b.content) for b in heads(data))
 
 
+def test_heads_say_where_the_contents_are() -> None:
+    data = format_block(BlockKind.HFILE, HEADERS, b"one") + BLOCK
+    for head, block in zip(heads(data), parse_blocks(data, file_name="name"), strict=True):
+        start, size = head.content_offset, head.content_size
+        assert (start, size) == (block.content_offset, block.content_size)
+        assert data[start : start + size] == bytes(block.content)
+
+
+def test_a_content_that_is_longer_than_its_block_is_noticed_without_reading_it() -> None:
+    with pytest.raises(CorruptError, match="content longer"):
+        heads(patched(CONTENT_LENGTH, ">q", 1 << 40))
+
+
 def test_headers_are_read_and_contents_are_not() -> None:
     read: list[int] = []
     data = format_block(BlockKind.AVRO, HEADERS, bytes(5 << 20)) + BLOCK

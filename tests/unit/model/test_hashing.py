@@ -13,6 +13,7 @@ from lakewright.model.hashing import (
     java_string_hash,
     java_string_hashes,
     murmur_keys,
+    xxh64,
 )
 from lakewright.testing.checksums import murmur2
 
@@ -101,3 +102,25 @@ def test_prepared_keys_have_the_same_murmur_hash_with_any_seed() -> None:
             seeds = np.full(len(group.index), seed, np.uint32)
             hashes[group.index] = group.hash(seeds).view(np.int32)
         assert hashes.tolist() == [murmur2(text.encode(), seed) for text in texts]
+
+
+SEED = 0xFFFFFFFFDABADABA
+# Those without a seed are of the reference implementation, the others of Hudi.
+XXH64 = {
+    (b"", 0): 0xEF46DB3751D8E999,
+    (b"a", 0): 0xD24EC4F1A98C6E5B,
+    (b"abc", 0): 0x44BC2CF5AD770999,
+    (b"Nobody inspects the spammish repetition", 0): 0xFBCEA83C8A378BF1,
+    (b"", SEED): 0x0D6FDE68D55B45DA,
+    (b"v", SEED): 0x84F8F3057D4E2B93,
+    (b"x" * 31, SEED): 0xFEB7C44F77D3D6B2,
+    (b"x" * 32, SEED): 0x927317E0E2498F6F,
+    (b"x" * 33, SEED): 0x7A5CE21E2982DDD3,
+    (b"abcdefgh" * 9 + b"xyz", SEED): 0x10F3D88033290E58,
+    (("ü€😀" * 20).encode(), SEED): 0xD1F098F4FDAD9EEE,
+}
+
+
+@pytest.mark.parametrize(("data", "seed"), XXH64)
+def test_xxhash_is_that_of_its_authors(data: bytes, seed: int) -> None:
+    assert xxh64(data, seed) == XXH64[data, seed]

@@ -231,9 +231,22 @@ def _skip_value(kind: AvroType, rows: RowCursors) -> None:
         rows.move(length)
     elif kind.kind in ("array", "map"):
         items(kind.children[0].type, rows)
+    elif kind.kind == "union":
+        _skip_branches(kind, rows)
     else:
         for child in kind.children:
             skip(child.type, rows)
+
+
+def _skip_branches(kind: AvroType, rows: RowCursors) -> None:
+    branch = rows.varint()
+    for number in np.unique(branch).tolist():
+        if not 0 <= number < len(kind.children):
+            raise CorruptError("an Avro union has no such branch")
+        which = np.flatnonzero(branch == number)
+        part = rows.some(which)
+        skip(kind.children[number].type, part)
+        rows.at[which] = part.at
 
 
 def _item_starts(item: AvroType, block: RowCursors, count: Ints) -> Iterator[Ints]:
@@ -301,8 +314,10 @@ def _skip_one(kind: AvroType, data: memoryview, at: int) -> int:
                 raise CorruptError("an Avro union has no such branch")
             return at
     width = _width(kind)
-    if width is not None:
-        return at + width
+    return at + width if width is not None else _skip_value_of_one(kind, data, at)
+
+
+def _skip_value_of_one(kind: AvroType, data: memoryview, at: int) -> int:
     if kind.kind in _VARINTS:
         return varint_at(data, at)[1]
     if kind.kind in ("bytes", "string"):
@@ -312,6 +327,11 @@ def _skip_one(kind: AvroType, data: memoryview, at: int) -> int:
         return at + length
     if kind.kind in ("array", "map"):
         return _skip_items_of_one(kind.children[0].type, data, at)
+    if kind.kind == "union":
+        branch, at = varint_at(data, at)
+        if not 0 <= branch < len(kind.children):
+            raise CorruptError("an Avro union has no such branch")
+        return _skip_one(kind.children[branch].type, data, at)
     for child in kind.children:
         at = _skip_one(child.type, data, at)
     return at
@@ -349,7 +369,7 @@ def decode_rows(
     fields = [f for f in schema.children if projection is None or f.name in projection]
     arrow = pa.schema([field.arrow for field in fields])
     batches = []
-    for first, last in _chunks(starts, ends):
+    for first, last in row_chunks(starts, ends):
         base = int(starts[first])
         chunk = ByteChunk(content[base : int(ends[last - 1])])
         rows = RowCursors(chunk, starts[first:last] - base, ends[first:last] - base)
@@ -381,7 +401,8 @@ def read_values(kind: AvroType, rows: RowCursors) -> pa.Array:
     return values.take(pa.array(index, mask=~has_value))
 
 
-def _chunks(starts: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
+def row_chunks(starts: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
+    """Yield spans of rows that are decoded together."""
     first = 0
     while first < len(starts):
         fitting = int(np.searchsorted(ends, starts[first] + _CHUNK_BYTES, side="right"))
@@ -424,7 +445,7 @@ def _fixed_width(arrow: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
     return array
 
 
-def _slices(rows: RowCursors, length: Ints | int) -> pa.Array:
+def read_slices(rows: RowCursors, length: Ints | int) -> pa.Array:
     """Read the next `length` bytes of each row as binary values."""
     ends = rows.at + length
     # Values are in the order of the rows, so they and the gaps between them form one binary array
@@ -483,13 +504,13 @@ def _read_enum(kind: AvroType, rows: RowCursors) -> pa.Array:
 
 def _read_string(kind: AvroType, rows: RowCursors) -> pa.Array:
     # This cast copies nothing and checks the encoding.
-    return _slices(rows, rows.lengths()).cast(kind.arrow)
+    return read_slices(rows, rows.lengths()).cast(kind.arrow)
 
 
 def _read_bytes(kind: AvroType, rows: RowCursors) -> pa.Array:
     length = rows.lengths()
     if not pa.types.is_decimal(kind.arrow):
-        return _slices(rows, length)
+        return read_slices(rows, length)
     if length.min() < 1 or length.max() > 16:
         raise CorruptError("an Avro decimal has an impossible length")
     # Big-endian and of variable length: read from the last byte backwards.
@@ -503,7 +524,7 @@ def _read_bytes(kind: AvroType, rows: RowCursors) -> pa.Array:
 
 def _read_fixed(kind: AvroType, rows: RowCursors) -> pa.Array:
     rows.check_room(kind.size)
-    values = _slices(rows, kind.size).buffers()[2]
+    values = read_slices(rows, kind.size).buffers()[2]
     if not pa.types.is_decimal(kind.arrow):
         return pa.Array.from_buffers(kind.arrow, len(rows), [None, values])
     big = np.frombuffer(values, np.uint8)[: len(rows) * kind.size].reshape(len(rows), kind.size)
